@@ -1,0 +1,78 @@
+"""The pytest hooks. Each body is a few lines; the work is done in the modules next to this one.
+
+Importing this module must cost a project that has no parity tests nothing: only the standard library and
+pytest are imported here, everything else on first need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_parity import options
+from pytest_parity.fixtures import HANDLE, candidate, lease, parity, reference
+
+if TYPE_CHECKING:
+    from pytest_parity.control import Controller
+
+__all__ = ["candidate", "lease", "parity", "reference"]
+
+CONTROLLER: pytest.StashKey[Controller] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "parity(claim=NAME): a pair of an engine claim; runs only when asked for with -m parity"
+    )
+    if options.is_active(config):
+        _controller(config).check_configuration()
+
+
+def _controller(config: pytest.Config) -> Controller:
+    """Made on first need, so that a run without parity tests imports nothing."""
+    if CONTROLLER not in config.stash:
+        from pytest_parity.control import Controller
+
+        config.stash[CONTROLLER] = Controller(config)
+        config.pluginmanager.register(config.stash[CONTROLLER], "parity-controller")
+    return config.stash[CONTROLLER]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "parity" in metafunc.fixturenames:
+        _controller(metafunc.config).parametrize(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "parity" in getattr(item, "fixturenames", ()):
+        item.add_marker("parity")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("parity") for item in items):
+        _controller(config).select(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    result = yield
+    if HANDLE in item.stash:
+        item.stash[HANDLE].require_recorded()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if HANDLE in item.stash:
+        item.stash[HANDLE].annotate(report, call.excinfo.value if call.excinfo else None)
+    return report

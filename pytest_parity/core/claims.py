@@ -1,0 +1,267 @@
+"""The register: what is claimed, for which cells, and by which rule it would hold."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from pytest_parity.core.canonical import canonical_bytes
+from pytest_parity.core.exactness import Level
+from pytest_parity.core.metrics import METRICS
+from pytest_parity.core.prompts import NATURAL, check_class
+from pytest_parity.errors import ConfigurationError, ParityError
+
+__all__ = ["KINDS", "PLANS", "Claim", "DepthEntry", "Expected", "Kind", "parse_claim"]
+
+Kind = Literal["exact", "parity", "at-least", "point", "reported"]
+KINDS: tuple[Kind, ...] = ("exact", "parity", "at-least", "point", "reported")
+PLANS: dict[str, tuple[int, ...]] = {"2": (2,), "5": (5,), "6": (6,), "6+6": (6, 12)}
+"""Pairs at each look. ``2`` (R C | C R) is the plan of exact claims: exactness needs no statistics."""
+Statistic = Literal["ratio-of-medians", "ratio-of-means", "median-of-pairs", "minimum-of-pairs"]
+Word = Literal["PASS", "MISS", "UNRESOLVED", "FAIL", "INVALID", "INCOMPLETE", "UNSUPPORTED", "STALE", "RECORDED"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DepthEntry(_Model):
+    """A depth (prompt tokens) that carries its own output length or plan."""
+
+    depth: int = Field(ge=1)
+    output_tokens: int | None = Field(default=None, ge=1)
+    pairs: str | None = None
+
+    @field_validator("pairs")
+    @classmethod
+    def _known_plan(cls, value: str | None) -> str | None:
+        return value if value is None else _plan(value)
+
+
+class Expected(_Model):
+    """What is known to come out, and why: per cell, or for every cell where depth and fixture are absent."""
+
+    verdict: Word
+    because: str = Field(min_length=12)
+    depth: int | None = None
+    fixture: str | None = None
+
+    def covers(self, depth: int, fixture: str) -> bool:
+        """Does this entry speak of that cell?"""
+        return self.depth in (None, depth) and self.fixture in (None, fixture)
+
+
+class Claim(_Model):
+    """One row of the register. Field by field as in docs/claims.md."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=80)
+    wording: str = Field(min_length=1)
+    candidate: str
+    reference: str
+    lane: str = "plain"
+    reference_lane: str | None = None
+    kind: Kind
+    metric: str | None = None
+    margin: float | None = Field(default=None, ge=0, lt=1)
+    threshold: float | None = Field(default=None, gt=0)
+    statistic: Statistic | None = None
+    exactness: Level = "tokens"
+    because: str | None = None
+    minimum_tokens: int = Field(default=1, ge=1)
+    depths: tuple[DepthEntry, ...] = Field(min_length=1)
+    fixtures: tuple[str, ...] = Field(min_length=1)
+    output_tokens: int = Field(default=256, ge=1)
+    pairs: str
+    floors: Mapping[str, float] = Field(default_factory=dict)
+    review: Literal["required", "approved"] = "required"
+    on_divergence: Literal["stop", "continue"] = "stop"
+    expected: tuple[Expected, ...] = ()
+
+    @field_validator("pairs")
+    @classmethod
+    def _known_plan(cls, value: str) -> str:
+        return _plan(value)
+
+    @field_validator("fixtures")
+    @classmethod
+    def _known_fixtures(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            check_class(name)
+        if len(set(value)) != len(value):
+            raise ValueError("a fixture class is named twice")
+        return value
+
+    @field_validator("depths")
+    @classmethod
+    def _distinct_depths(cls, value: tuple[DepthEntry, ...]) -> tuple[DepthEntry, ...]:
+        if len({entry.depth for entry in value}) != len(value):
+            raise ValueError("a depth is named twice")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Claim:
+        wanted: dict[Kind, set[str]] = {
+            "exact": set(),
+            "parity": {"metric", "margin"},
+            "at-least": {"metric", "threshold"},
+            "point": {"metric", "threshold", "statistic"},
+            "reported": {"metric"},
+        }
+        for field in ("metric", "margin", "threshold", "statistic"):
+            given, needed = getattr(self, field) is not None, field in wanted[self.kind]
+            if needed and not given:
+                raise ValueError(f"kind {self.kind!r} needs {field!r}")
+            if given and not needed:
+                raise ValueError(f"kind {self.kind!r} takes no {field!r}")
+        for name in (self.metric, *self.floors):
+            if name is not None and name not in METRICS:
+                raise ValueError(f"metric {name!r} is not in the metrics table: {', '.join(METRICS)}")
+        if self.kind == "exact" and self.exactness == "none":
+            raise ValueError("kind 'exact' needs an exactness level, not 'none'")
+        if self.exactness == "none" and (self.because is None or self.kind != "reported"):
+            raise ValueError(
+                "exactness 'none' needs because = \"…\" and kind = \"reported\": its numbers are context and satisfy no claim"
+            )
+        every = (self.pairs, *(entry.pairs for entry in self.depths if entry.pairs))
+        if self.kind != "exact" and "2" in every:
+            raise ValueError("plan '2' is for exact claims: two pairs cannot decide a performance claim")
+        if self.kind == "exact" and set(every) != {"2"}:
+            raise ValueError("an exact claim takes pairs = \"2\": exactness needs no statistics")
+        self._wording_has_no_unknown_blanks()
+        return self
+
+    def _wording_has_no_unknown_blanks(self) -> None:
+        known = {"depths", "candidate", "reference", "margin", "threshold", "lane", "fixtures", "output_tokens"}
+        blanks = {name for _, name, _, _ in string.Formatter().parse(self.wording) if name}
+        if blanks - known:
+            raise ValueError(f"wording has unknown blanks: {', '.join(sorted(blanks - known))}")
+
+    @property
+    def performance(self) -> bool:
+        """Does a rate or a latency decide this claim?"""
+        return self.kind in ("parity", "at-least", "point")
+
+    @property
+    def bar(self) -> float | None:
+        """The ratio that a performance claim must reach: 1 - margin, or the threshold."""
+        if self.kind == "parity":
+            assert self.margin is not None
+            return 1.0 - self.margin
+        return self.threshold
+
+    @property
+    def other_lane(self) -> str:
+        """The reference's lane."""
+        return self.reference_lane or self.lane
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the row as it stands: evidence binds to it.
+
+        Review state is left out: approving a wording doesn't change what was measured.
+        """
+        row = self.model_dump(mode="json", exclude={"review"})
+        return "sha256:" + hashlib.sha256(canonical_bytes(row)).hexdigest()
+
+    @property
+    def has_natural(self) -> bool:
+        """Is a natural text among the fixture classes? A speculative lane needs one (trap T07)."""
+        return any(name in NATURAL or name.startswith("file:") for name in self.fixtures)
+
+    def sentence(self) -> str:
+        """The wording with its blanks filled in from the row."""
+        depths = [f"{entry.depth:,}" for entry in self.depths]
+        return self.wording.format(
+            depths=depths[0] if len(depths) == 1 else ", ".join(depths[:-1]) + " and " + depths[-1],
+            candidate=self.candidate,
+            reference=self.reference,
+            margin=f"{(self.margin or 0) * 100:g} %",
+            threshold=f"{self.threshold:g}" if self.threshold is not None else "",
+            lane=self.lane,
+            fixtures=", ".join(self.fixtures),
+            output_tokens=self.output_tokens,
+        )
+
+    def expectation(self, depth: int, fixture: str) -> Expected | None:
+        """The expected verdict of a cell: the entry that names most of it."""
+        entries = [entry for entry in self.expected if entry.covers(depth, fixture)]
+        entries.sort(key=lambda entry: (entry.depth is not None) + (entry.fixture is not None))
+        return entries[-1] if entries else None
+
+
+def _plan(name: str) -> str:
+    if name not in PLANS:
+        raise ValueError(f"plan {name!r} is none of {', '.join(PLANS)}")
+    return name
+
+
+def parse_claim(name: str, row: Mapping[str, Any]) -> Claim:
+    """A claim from a table of the register. Raises ConfigurationError that names the field."""
+    data = dict(row)
+    data.setdefault("pairs", "2" if data.get("kind") == "exact" else None)
+    if data["pairs"] is None:
+        del data["pairs"]
+    depths = data.get("depths")
+    if isinstance(depths, list):
+        data["depths"] = tuple({"depth": d} if type(d) is int else d for d in depths)
+    if isinstance(data.get("fixtures"), list):
+        data["fixtures"] = tuple(data["fixtures"])
+    expected = data.get("expected")
+    if isinstance(expected, str):
+        raise ConfigurationError(
+            f"claim {name!r}, field 'expected'",
+            expected='a list such as [{verdict = "FAIL", because = "one sentence"}]',
+            found=repr(expected),
+            mend="Say why it is expected.",
+        )
+    if isinstance(expected, list):
+        data["expected"] = tuple(expected)
+    for field in ("margin", "threshold"):
+        if type(data.get(field)) is int:
+            data[field] = float(data[field])
+    if isinstance(data.get("floors"), dict):
+        data["floors"] = {k: float(v) if type(v) is int else v for k, v in data["floors"].items()}
+    try:
+        return Claim(name=name, **data)
+    except ParityError as error:
+        raise ConfigurationError(
+            f"claim {name!r}: {error.thing}", expected=error.expected, found=error.found, mend=error.mend
+        ) from None
+    except ValidationError as error:
+        raise _readable(name, data, error) from None
+    except TypeError as error:
+        raise ConfigurationError(
+            f"claim {name!r}", expected="a table of fields", found=str(error), mend="See docs/claims.md."
+        ) from None
+
+
+def _readable(name: str, data: Mapping[str, Any], error: ValidationError) -> ConfigurationError:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the row"
+    field = str(first["loc"][0]) if first["loc"] else None
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(set(Claim.model_fields) - {"name"}))
+        return ConfigurationError(
+            f"claim {name!r}, field {where!r}",
+            expected=f"one of {known}",
+            found="an unknown field",
+            mend="Correct the spelling, or take the field out.",
+        )
+    if first["type"] == "missing":
+        return ConfigurationError(
+            f"claim {name!r}, field {where!r}",
+            expected="a value",
+            found="nothing",
+            mend="Add the field; docs/claims.md says what it means.",
+        )
+    found = repr(data[field]) if field is not None and field in data else "the row as written"
+    return ConfigurationError(
+        f"claim {name!r}, {where if field is None else 'field ' + repr(where)}",
+        expected=first["msg"].removeprefix("Value error, "),
+        found=found if len(found) < 120 else found[:117] + "…",
+        mend="Correct the row; docs/claims.md has every field.",
+    )

@@ -1,0 +1,389 @@
+"""One pair, from admission to the moment when both transcripts lie on the table."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pytest_parity.apparatus import scan as scanning
+from pytest_parity.apparatus.lease import Lease, session_lock
+from pytest_parity.core.canonical import canonical_bytes, parse
+from pytest_parity.core.claims import Claim
+from pytest_parity.core.exactness import Exact, compare
+from pytest_parity.core.plan import PairPlan
+from pytest_parity.core.prompts import PromptFixture
+from pytest_parity.core.receipts import (
+    FORMAT,
+    PairRecord,
+    Reason,
+    divergence_body,
+    exact_body,
+    read_pair,
+    timing_body,
+)
+from pytest_parity.engines.driver import Progress
+from pytest_parity.errors import ForeignProcess, ParityError, ReceiptExists
+from pytest_parity.measurement.admission import Admitted, admit, reason_code
+from pytest_parity.measurement.pair import MeasuredPair, Receipt, Result, Unfinished
+from pytest_parity.measurement.prompts import PromptStore, source_of
+from pytest_parity.measurement.recovery import own_ticks
+from pytest_parity.measurement.redact import Redactor
+from pytest_parity.measurement.side import Role, SideBroken, SideJob, SideRun, run_side, tokenize_once
+from pytest_parity.measurement.workspace import Workspace
+
+__all__ = ["Conductor"]
+
+
+@dataclass(slots=True)
+class _Window:
+    """Everything seen around one pair, for its receipt."""
+
+    admitted: Admitted
+    item: str
+    lease: dict[str, Any] | None = None
+    scans: list[dict[str, Any]] = field(default_factory=list)
+    prompt: PromptFixture | None = None
+    runs: dict[str, SideRun] = field(default_factory=dict)
+    began_ns: int = field(default_factory=time.monotonic_ns)
+
+
+class Conductor:
+    """Measures pairs of one session, one at a time."""
+
+    def __init__(self, workspace: Workspace, claims: Mapping[str, Claim]) -> None:
+        workspace.store.prepare()
+        workspace.logs.mkdir(parents=True, exist_ok=True)
+        self.workspace = workspace
+        self.claims = claims
+
+    def measure(
+        self,
+        plan: PairPlan,
+        item: str,
+        *,
+        lanes: tuple[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> MeasuredPair:
+        """Conduct the pair and return it, exactness still unknown.
+
+        ``item``: the test's node id, for the receipt. ``lanes``: (candidate, reference) instead of the claim's.
+        Raises LeaseUnavailable with nothing written, and Unfinished once a receipt says void, broken or
+        refused. An interruption leaves a broken receipt and goes on upwards.
+        """
+        admitted = admit(self.workspace, self.claims, plan, lanes)
+        window = _Window(admitted, item)
+        if admitted.refusal is not None:
+            raise self._end(window, Result("refused", reason=admitted.refusal))
+        with session_lock(self.workspace.session_lock):
+            self._not_spent(window)
+            with self._leased(window) as lease:
+                measured = self._under_lease(window, lease, progress)
+            assert window.lease is not None
+            window.lease["held_s"] = (time.monotonic_ns() - window.began_ns) / 1e9
+        return measured
+
+    def has_receipt(self, plan: PairPlan) -> bool:
+        """Is this pair's receipt on disk?"""
+        return (self.workspace.receipts / f"{self.receipt_name(plan)}.json").exists()
+
+    def receipt_name(self, plan: PairPlan) -> str:
+        """The name of this pair's receipt in this session."""
+        return f"{self.workspace.session}.{plan.id}"
+
+    def read(self, plan: PairPlan) -> PairRecord | None:
+        """This session's record of a pair, ``None`` when there is none."""
+        if not self.has_receipt(plan):
+            return None
+        name = self.receipt_name(plan)
+        body: Any = parse(self.workspace.store.read(name))
+        return read_pair(name, body)
+
+    def _under_lease(self, window: _Window, lease: Lease, progress: Progress | None) -> MeasuredPair:
+        plan = window.admitted.plan
+        try:
+            self._scan(window)
+        except ForeignProcess as error:
+            raise self._end(window, Result("refused", reason=Reason("foreign", str(error)))) from error
+        time.sleep(self.workspace.quiet_s)
+        self._intend(window)
+        try:
+            self._sides(window, lease, progress)
+            lease.verify()
+        except SideBroken as broken:
+            window.runs[broken.run.job.role] = broken.run
+            code = f"{reason_code(broken.cause)}-in-{broken.run.phase.replace(' ', '-')}"
+            text = f"{broken.run.job.role} in phase {broken.run.phase}: {broken.cause}"
+            raise self._end(window, Result("broken", reason=Reason(code, text))) from broken.cause
+        except ForeignProcess as error:
+            raise self._end(window, Result("void", reason=Reason("foreign", str(error)))) from error
+        except (ParityError, OSError) as error:
+            raise self._end(window, Result("broken", reason=Reason("apparatus", str(error)))) from error
+        except BaseException as error:
+            self._write(window, Result("broken", reason=Reason("interrupted", f"ended by {type(error).__name__}")), 1)
+            raise
+        reason = self._void(window)
+        if reason is not None:
+            raise self._end(window, Result("void", reason=reason))
+        transcripts = [window.runs[role].transcript for role in ("candidate", "reference")]
+        assert transcripts[0] is not None and transcripts[1] is not None
+        return MeasuredPair(
+            plan,
+            window.item,
+            (transcripts[0], transcripts[1]),
+            window.admitted.level,
+            window.admitted.minimum_tokens,
+            lambda result, minimum: self._write(window, result, minimum),
+        )
+
+    # --- lease, scans, intent ---------------------------------------------------------------------
+
+    @contextmanager
+    def _leased(self, window: _Window) -> Iterator[Lease]:
+        workspace = self.workspace
+        lease = Lease.acquire(workspace.device, workspace.lease, f"pair {window.admitted.plan.id}", session=workspace.session)
+        window.lease = {
+            "number": lease.number,
+            "unrecorded": lease.unrecorded,
+            "path": lease.path.name,
+            "device": workspace.device,
+            "file": list(lease.device_id),
+            "taken_at": lease.taken_at,
+            "quiet_s": workspace.quiet_s,
+        }
+        try:
+            yield lease
+        finally:
+            lease.close()
+
+    def _scan(self, window: _Window) -> None:
+        seen = scanning.scan(frozenset())
+        window.scans.append(asdict(seen))
+        scanning.refuse_foreign(seen)
+
+    def _not_spent(self, window: _Window) -> None:
+        """A pair that was begun is spent: whatever became of it, it is not measured again (trap T51)."""
+        name = self.receipt_name(window.admitted.plan)
+        store = self.workspace.store
+        if name not in store.intents():
+            return
+        if name in store.names():
+            raise ReceiptExists(
+                f"pair {window.admitted.plan.id}",
+                expected="a pair that was not yet measured in this session",
+                found="its receipt",
+                mend="A pair runs once in a session: start a new session to measure again.",
+            )
+        reason = Reason("abandoned", "it was begun and never finished (its worker was killed); it is not measured again")
+        raise self._end(window, Result("broken", reason=reason))
+
+    def _intend(self, window: _Window) -> None:
+        plan = window.admitted.plan
+        reason = Reason("abandoned", "it was begun and never finished: its process was killed")
+        receipt = self._body(window, Result("broken", reason=reason), 1)
+        body = {
+            "session": self.workspace.session,
+            "pair": plan.id,
+            "pid": os.getpid(),
+            "start_ticks": own_ticks(),
+            "at": self.workspace.timestamp(),
+            "receipt": receipt,
+            "subject": _subject(receipt),
+        }
+        self.workspace.store.intend(self.receipt_name(plan), canonical_bytes(body))
+
+    # --- the two sides ----------------------------------------------------------------------------
+
+    def _sides(self, window: _Window, lease: Lease, progress: Progress | None) -> None:
+        admitted, workspace = window.admitted, self.workspace
+        plan = admitted.plan
+        logs = workspace.logs / workspace.session
+        logs.mkdir(parents=True, exist_ok=True)
+        window.prompt = self._prompt(window, lease)
+        expected = self._expected(window)
+        roles: tuple[Role, Role] = ("reference", "candidate") if plan.order == "RC" else ("candidate", "reference")
+        for position, role in enumerate(roles, start=1):
+            engine, lane = admitted.side(role)
+            job = SideJob(
+                role,
+                engine,
+                lane,
+                position,
+                window.prompt,
+                plan.cell.output_tokens,
+                admitted.ignore_eos,
+                expected,
+            )
+            log = logs / f"{plan.id}.{role}.log"
+            window.runs[role] = run_side(job, (lease.fd,), log, progress)
+            self._scan(window)
+
+    def _prompt(self, window: _Window, lease: Lease) -> PromptFixture:
+        workspace, plan = self.workspace, window.admitted.plan
+        reference, _ = window.admitted.side("reference")
+        log = workspace.logs / workspace.session / "tokenise.log"
+        return PromptStore(workspace.prompts).fixture(
+            plan.cell.fixture,
+            plan.cell.depth,
+            reference.vocabulary(),
+            workspace.root,
+            lambda text: tokenize_once(reference, text, (lease.fd,), log),
+        )
+
+    def _expected(self, window: _Window) -> tuple[str, tuple[int, ...]] | None:
+        """The first stretch of the text and its ids; a stretch, so that the check costs little at any depth."""
+        prompt = window.prompt
+        assert prompt is not None
+        source = source_of(prompt.fixture_class, prompt.depth, self.workspace.root)
+        if source is None or source.text is None:
+            return None
+        reference, _ = window.admitted.side("reference")
+        store = PromptStore(self.workspace.prompts)
+        whole = store.stored(source, reference.vocabulary())
+        return None if whole is None else (source.text, whole)
+
+    def _void(self, window: _Window) -> Reason | None:
+        """Reasons for which two finished sides must not be used."""
+        candidate, reference = window.runs["candidate"], window.runs["reference"]
+        if candidate.pid == reference.pid:
+            return Reason("one-process", f"both sides were answered by process {candidate.pid}: two runs that are one (T15)")
+        for run in (candidate, reference):
+            assert run.transcript is not None
+            words = run.transcript.words
+            lane = run.job.engine.description.lanes[run.job.lane]
+            if words.cached and not lane.cache:
+                return Reason(
+                    "cached",
+                    f"the {run.job.role} took {words.cached} prompt tokens from a cache that was forbidden (T05)",
+                )
+            if lane.cache and lane.prime and words.cached == 0:
+                return Reason("not-cached", f"the {run.job.role} reused nothing of its cache: the comparison is vacuous (T52)")
+        return None
+
+    # --- receipts ---------------------------------------------------------------------------------
+
+    def _end(self, window: _Window, result: Result) -> Unfinished:
+        assert result.reason is not None
+        receipt = self._write(window, result, 1)
+        text = f"{result.outcome}: {result.reason.sentence}"
+        return Unfinished(text, result.reason, receipt)
+
+    def _write(self, window: _Window, result: Result, minimum_tokens: int) -> Receipt:
+        plan = window.admitted.plan
+        name = self.receipt_name(plan)
+        body = self._body(window, result, minimum_tokens)
+        published = self.workspace.publish(name, body, _subject(body))
+        return Receipt(name, published.path, published.digest, result.outcome)
+
+    def _body(self, window: _Window, result: Result, minimum_tokens: int) -> dict[str, Any]:
+        admitted, workspace = window.admitted, self.workspace
+        plan = admitted.plan
+        redactor = Redactor(
+            {
+                "{root}": workspace.root,
+                **{f"{{binary of {e.name}}}": e.binary for e, _ in admitted.sides.values()},
+                **{f"{{model of {e.name}}}": e.model for e, _ in admitted.sides.values()},
+                "{python}": os.path.realpath("/proc/self/exe"),
+                "{venv}": os.environ.get("VIRTUAL_ENV"),
+            },
+            dict(os.environ),
+        )
+        words = result.outcome in ("passed", "diverged", "void", "broken")
+        times = result.outcome == "passed" or (result.outcome == "void" and _void_but_exact(window))
+        sides = {}
+        for role in ("candidate", "reference"):
+            run = window.runs.get(role)
+            if run is not None:
+                sides[role] = run.body(redactor, words=words, clockwork=times)
+            else:
+                engine = admitted.descriptions[role]
+                lane = admitted.lanes[role]
+                sides[role] = {
+                    "engine": engine.name,
+                    "lane": lane,
+                    "configuration": engine.configuration(lane),
+                    "configuration_digest": engine.digest(lane),
+                    "phase": "not started",
+                    "words": None,
+                    "clockwork": None,
+                }
+        claim = admitted.claim
+        return {
+            "format": FORMAT,
+            "session": workspace.session,
+            "item": window.item,
+            "pair": plan.id,
+            "claim": {
+                "name": plan.cell.claim,
+                "digest": admitted.claim_digest,
+                "row": claim.model_dump(mode="json") if claim is not None and plan.cell.control_of is None else None,
+            },
+            "cell": asdict(plan.cell),
+            "rep": plan.rep,
+            "attempt": 1,
+            "order": plan.order,
+            "level": admitted.level,
+            "minimum_tokens": minimum_tokens,
+            "ignore_eos": admitted.ignore_eos,
+            "outcome": result.outcome,
+            "reason": asdict(result.reason) if result.reason is not None else None,
+            "prompt": _prompt_body(window.prompt),
+            "sides": sides,
+            "exactness": exact_body(result.exact) if result.exact is not None else None,
+            "divergence": divergence_body(result.divergence) if result.divergence is not None else None,
+            "timing": timing_body(result.timing) if result.timing is not None else None,
+            "lease": window.lease,
+            "scans": redactor.value(window.scans),
+            "machine": dict(workspace.machine),
+            "code": dict(workspace.code),
+            "at": workspace.timestamp(),
+        }
+
+
+def _subject(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What the log says of a receipt beside its digest: enough to count attempts without opening it.
+
+    ``seconds``: how long the pair held the lease, for planning; only of passed pairs.
+    """
+    held = body["lease"].get("held_s") if body["outcome"] == "passed" else None
+    return {
+        "seconds": held,
+        "session": body["session"],
+        "claim": body["claim"]["name"],
+        "claim_digest": body["claim"]["digest"],
+        "depth": body["cell"]["depth"],
+        "fixture": body["cell"]["fixture"],
+        "rep": body["rep"],
+        "outcome": body["outcome"],
+        "candidate": body["sides"]["candidate"]["configuration_digest"],
+        "reference": body["sides"]["reference"]["configuration_digest"],
+    }
+
+
+def _prompt_body(prompt: PromptFixture | None) -> dict[str, Any] | None:
+    if prompt is None:
+        return None
+    return {
+        "fixture": prompt.fixture_class,
+        "tokens": prompt.depth,
+        "digest": prompt.digest,
+        "vocabulary": prompt.vocabulary,
+        "source": prompt.source,
+        "blind_spot": prompt.blind_spot,
+    }
+
+
+def _void_but_exact(window: _Window) -> bool:
+    """A void pair keeps its times only where its words are equal: no time over divergent tokens, ever."""
+    sides = [window.runs[role].transcript if role in window.runs else None for role in ("candidate", "reference")]
+    if sides[0] is None or sides[1] is None:
+        return False
+    try:
+        return isinstance(compare(sides[0], sides[1], window.admitted.level), Exact)
+    except ParityError:
+        return False
+
+

@@ -1,0 +1,279 @@
+"""One side of a pair: a fresh process, one real token, identity, warm-up, one measured request, the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_parity.core.prompts import PromptFixture
+from pytest_parity.core.receipts import clockwork_body, words_body
+from pytest_parity.core.transcript import Transcript
+from pytest_parity.engines.driver import Driver, Identity, Progress, Request
+from pytest_parity.engines.llama_server import LlamaServerDriver
+from pytest_parity.engines.ports import assert_owned, free_port
+from pytest_parity.engines.process import EngineProcess, LaunchSpec, scrubbed_environment
+from pytest_parity.errors import EngineDied, IdentityMismatch, ParityError, SettingsIgnored
+from pytest_parity.measurement.installed import InstalledEngine
+from pytest_parity.measurement.redact import Redactor
+
+__all__ = ["Role", "SideBroken", "SideJob", "SideRun", "run_side", "tokenize_once"]
+
+Role = Literal["candidate", "reference"]
+LOG_TAIL_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SideJob:
+    """What one side is to do.
+
+    ``position``: 1 or 2, its place in the pair. ``expected_ids``: a text and the ids that both sides must
+    make of it (trap T17), ``None`` where the ids are not made from text.
+    """
+
+    role: Role
+    engine: InstalledEngine
+    lane: str
+    position: int
+    prompt: PromptFixture
+    output_tokens: int
+    ignore_eos: bool
+    expected_ids: tuple[str, tuple[int, ...]] | None = None
+
+
+@dataclass(slots=True)
+class SideRun:
+    """What one side did: facts for the receipt, and its transcript once there is one."""
+
+    job: SideJob
+    phase: str = "start"
+    facts: dict[str, Any] = field(default_factory=dict)
+    transcript: Transcript | None = None
+    pid: int | None = None
+
+    def body(self, redactor: Redactor, *, words: bool, clockwork: bool) -> dict[str, Any]:
+        """This side as JSON values; without its words or its times where those must not be kept."""
+        description = self.job.engine.description
+        body: dict[str, Any] = {
+            "engine": description.name,
+            "lane": self.job.lane,
+            "configuration": description.configuration(self.job.lane),
+            "configuration_digest": description.digest(self.job.lane),
+            "pin": self.job.engine.pin(),
+            "position": self.job.position,
+            "phase": self.phase,
+            **self.facts,
+            "words": None,
+            "clockwork": None,
+        }
+        if self.transcript is not None and words:
+            body["words"] = words_body(self.transcript.words)
+            if clockwork:
+                body["clockwork"] = clockwork_body(self.transcript.clockwork)
+        redacted: dict[str, Any] = redactor.value({k: v for k, v in body.items() if k not in ("words", "clockwork")})
+        return {**redacted, "words": body["words"], "clockwork": body["clockwork"]}
+
+
+class SideBroken(Exception):
+    """A side could not be finished; carries how far it came."""
+
+    def __init__(self, run: SideRun, cause: ParityError) -> None:
+        super().__init__(str(cause))
+        self.run = run
+        self.cause = cause
+
+
+def run_side(job: SideJob, lease_fds: Sequence[int], log: Path, progress: Progress | None) -> SideRun:
+    """Conduct one side. Raises SideBroken; whatever happens, its process group is gone afterwards."""
+    run = SideRun(job)
+    try:
+        with _Started(run, lease_fds, log) as started:
+            _measure(run, started.process, started.driver, progress)
+        run.facts["ended"] = started.ended
+        _with_peak(run, started.peak_rss_bytes)
+    except ParityError as error:
+        raise SideBroken(run, error) from error
+    run.phase = "done"
+    return run
+
+
+def tokenize_once(engine: InstalledEngine, text: str, lease_fds: Sequence[int], log: Path) -> tuple[int, ...]:
+    """An untimed start of ``engine`` that only tokenises. Raises EngineError."""
+    prompt = PromptFixture("synthetic", (1,), "fixed", "none")
+    run = SideRun(SideJob("reference", engine, "plain", 1, prompt, 1, ignore_eos=False))
+    with _Started(run, lease_fds, log) as started:
+        ids = started.driver.tokenize(text)
+    if not ids:
+        raise IdentityMismatch(
+            f"{engine.name}: tokenising {len(text)} characters",
+            expected="at least one token",
+            found="none",
+            mend="Check the engine's tokeniser.",
+        )
+    return ids
+
+
+class _Started:
+    """A running engine with its driver; leaving the block ends its process group."""
+
+    def __init__(self, run: SideRun, lease_fds: Sequence[int], log: Path) -> None:
+        job, description = run.job, run.job.engine.description
+        self._run = run
+        port = free_port()
+        kept, dropped = scrubbed_environment(os.environ, (), description.environment)
+        argv = job.engine.argv(job.lane, port=port, position=job.position)
+        run.facts |= {
+            "argv": list(argv),
+            "environment": {"kept": kept, "dropped": list(dropped)},
+            "cpus": list(description.cpus) if description.cpus is not None else None,
+            "port": port,
+        }
+        self._port = port
+        self.driver: Driver = LlamaServerDriver(f"http://127.0.0.1:{port}")
+        run.facts["driver"] = self.driver.name
+        run.facts["boundary"] = self.driver.boundary
+        self.process = EngineProcess.start(
+            LaunchSpec(
+                argv=argv,
+                env=kept,
+                cwd=None,
+                cpus=description.cpus,
+                log_path=log,
+                memory_limit_bytes=description.memory_limit_bytes,
+            ),
+            lease_fds,
+        )
+        run.pid = self.process.pid
+        run.facts["pid"] = self.process.pid
+        self.ended: str | None = None
+        self.peak_rss_bytes: int | None = None
+
+    def __enter__(self) -> _Started:
+        try:
+            description = self._run.job.engine.description
+            self._run.phase = "ready"
+            self.driver.wait_ready(description.start_s, self.process.ended)
+            assert_owned(self._port, self.process.pgid)
+            self._run.phase = "identity"
+            identity = self.driver.identify()
+            self._run.facts["identity"] = _identity_body(identity)
+            _check_identity(self._run.job, identity)
+        except BaseException:
+            self._close(failed=True)
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._close(failed=error is not None)
+
+    def _close(self, *, failed: bool) -> None:
+        died = self.process.ended()
+        self.driver.close()
+        outcome = self.process.stop(self._run.job.engine.description.grace_s)
+        self.ended = died or str(outcome)
+        self.peak_rss_bytes = self.process.peak_rss_bytes
+        if failed:
+            self._run.facts["ended"] = died or f"ended by us: {outcome}"
+            self._run.facts["log_tail"] = list(self.process.log_tail(LOG_TAIL_LINES))
+
+
+def _measure(run: SideRun, process: EngineProcess, driver: Driver, progress: Progress | None) -> None:
+    job, description = run.job, run.job.engine.description
+    lane = description.lanes[job.lane]
+    if job.expected_ids is not None:
+        run.phase = "tokenisation"
+        _check_tokens(job, driver)
+    run.phase = "warm-up"
+    ids = job.prompt.ids
+    warm = ids[: min(len(ids), description.warmup_tokens)]
+    ask = Request(warm, 1, ignore_eos=True, cache=False, silence_s=description.silence_s, extra=dict(lane.request))
+    _alive(process, job, driver.generate(ask))
+    run.facts["warmup"] = {"prompt_tokens": len(warm), "output_tokens": 1, "cache": False}
+    if lane.prime:
+        run.phase = "prime"
+        driver.generate(replace(ask, prompt_ids=ids, cache=True))
+        run.facts["primed_tokens"] = len(ids)
+    run.phase = "measured request"
+    run.transcript = driver.generate(
+        replace(
+            ask,
+            prompt_ids=ids,
+            output_tokens=job.output_tokens,
+            ignore_eos=job.ignore_eos,
+            cache=lane.cache,
+        ),
+        progress,
+    )
+    died = process.ended()
+    if died is not None:
+        raise EngineDied(
+            f"{job.engine.name} ({job.role})",
+            expected="a process that outlives its request",
+            found=died,
+            mend="Its last lines are in the receipt.",
+        )
+
+
+def _alive(process: EngineProcess, job: SideJob, _warm: Transcript) -> None:
+    died = process.ended()
+    if died is not None:
+        raise EngineDied(
+            f"{job.engine.name} ({job.role}) after its warm-up",
+            expected="a living process",
+            found=died,
+            mend="Its last lines are in the receipt.",
+        )
+
+
+def _check_tokens(job: SideJob, driver: Driver) -> None:
+    assert job.expected_ids is not None
+    text, wanted = job.expected_ids
+    found = driver.tokenize(text)
+    if found != wanted:
+        at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), min(len(found), len(wanted)))
+        raise IdentityMismatch(
+            f"tokenisation of the {job.role} {job.engine.name}",
+            expected=f"the reference's {len(wanted)} ids, {wanted[at:at + 3]} at position {at}",
+            found=f"{len(found)} ids, {found[at:at + 3]} there",
+            mend="Two engines that read the text differently answer different prompts: mend the tokeniser or the model file.",
+        )
+
+
+def _check_identity(job: SideJob, identity: Identity) -> None:
+    engine = job.engine
+    if engine.model is not None and Path(identity.model).name != engine.model.name:
+        raise IdentityMismatch(
+            f"model of {engine.name}",
+            expected=engine.model.name,
+            found=Path(identity.model).name,
+            mend="Another server answers, or argv names another model.",
+        )
+    for name, wanted in engine.description.lanes[job.lane].effective.items():
+        found = identity.facts.get(name)
+        if found != wanted:
+            raise SettingsIgnored(
+                f"{engine.name}, lane {job.lane}: {name}",
+                expected=repr(wanted),
+                found=repr(found),
+                mend="The setting did not take effect: comparing it would be vacuous.",
+            )
+
+
+def _identity_body(identity: Identity) -> dict[str, Any]:
+    return {
+        "build": identity.build,
+        "model": Path(identity.model).name,
+        "context": identity.context,
+        "slots": identity.slots,
+        "facts": dict(identity.facts),
+    }
+
+
+def _with_peak(run: SideRun, peak: int | None) -> None:
+    if run.transcript is not None:
+        run.transcript = replace(
+            run.transcript, clockwork=replace(run.transcript.clockwork, peak_rss_bytes=peak)
+        )
+

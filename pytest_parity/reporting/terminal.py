@@ -1,0 +1,66 @@
+"""What a person sees in the terminal: the plan before, the verdicts after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_parity.core.explain import claim_lines, plan_lines
+from pytest_parity.core.plan import SessionPlan
+from pytest_parity.measurement.planning import attempts
+from pytest_parity.session import ParitySession
+
+if TYPE_CHECKING:
+    from pytest_parity.control import Controller
+
+__all__ = ["header", "plan", "summary"]
+
+
+def plan(session: ParitySession) -> list[str]:
+    """The plan of what was selected."""
+    chosen = tuple(session.asked_pairs()) if session.asked_ids else session.plan.pairs
+    return plan_lines(SessionPlan(chosen, session.plan.not_asked), session.seconds(), "")
+
+
+def header(session: ParitySession) -> list[str]:
+    """The plan as header lines."""
+    return [f"parity: session {session.id}", *(f"  {line}" for line in plan(session))]
+
+
+def summary(reporter: Any, controller: Controller) -> None:
+    """Verdicts, non-PASS first; then what was not asked, what was recovered, where the receipts are."""
+    session = controller.session
+    if controller.is_worker:
+        return
+    if controller.deselected:
+        reporter.write_line(
+            f"parity: {controller.deselected} parity items deselected; run them with -m parity "
+            "(they take the accelerator's lease)"
+        )
+    for pair in controller.recovered:
+        reporter.write_line(f"parity: broken pair found, receipted and not measured again: {pair}")
+    if controller.evidence_error is not None:
+        reporter.write_line(f"parity: no verdict: {controller.evidence_error}", red=True)
+    if not controller.verdicts:
+        return
+    verbose = controller.config.get_verbosity() > 0
+    reporter.section("parity: verdicts", sep="=")
+    tries = attempts(session.workspace, session.plan)
+    ordered = sorted(controller.verdicts, key=lambda v: (v.held, v.word == "PASS"))
+    for verdict in ordered:
+        first, *rest = claim_lines(verdict, tries, verbose=verbose)
+        reporter.write_line(first, green=verdict.word == "PASS", red=not verdict.held, yellow=verdict.held and verdict.word != "PASS", bold=True)
+        for line in rest:
+            reporter.write_line(line)
+        reporter.write_line("")
+    for name, why in session.plan.not_asked:
+        reporter.write_line(f"not asked: {name}: {why}")
+    if session.lease_lost:
+        reporter.write_line(f"the lease was not to be had for {len(session.lease_lost)} pairs (exit status 75)")
+    reporter.write_line(f"receipts: {_shown(session)}  session {session.id}")
+
+
+def _shown(session: ParitySession) -> str:
+    try:
+        return str(session.workspace.receipts.relative_to(session.config.invocation_params.dir))
+    except ValueError:
+        return str(session.workspace.receipts)

@@ -1,0 +1,129 @@
+"""Claim verdicts as test reports of their own, made on the controller from receipts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from pytest_parity.core.canonical import parse
+from pytest_parity.core.explain import claim_failure
+from pytest_parity.core.plan import Cell
+from pytest_parity.core.receipts import PairRecord, read_pair
+from pytest_parity.core.verdicts import ClaimVerdict, Context, ControlResult, control_result, judge_claim
+from pytest_parity.session import ParitySession
+
+__all__ = ["decide", "emit", "for_want_of_lease", "is_verdict"]
+
+MARK = ("parity_report", "claim")
+PHASES: tuple[Literal["setup", "call", "teardown"], ...] = ("setup", "call", "teardown")
+
+
+def records_of(session: ParitySession) -> list[PairRecord]:
+    """Every record of this session, read back from disk."""
+    store = session.workspace.store
+    if not session.workspace.receipts.exists():
+        return []
+    found = []
+    for name in store.names():
+        if name.startswith(session.id + "."):
+            body: Any = parse(store.read(name))
+            found.append(read_pair(name, body))
+    return found
+
+
+def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
+    """The verdict of every claim of this run that has an asked cell."""
+    records = records_of(session)
+    asked: dict[Cell, set[int]] = {}
+    for pair in session.asked_pairs():
+        asked.setdefault(pair.cell, set()).add(pair.rep)
+    lost = frozenset(pair.cell for pair in session.asked_pairs() if pair.id in session.lease_lost)
+    names = {cell.claim for cell in asked if cell.control_of is None}
+    verdicts = []
+    for claim in session.claims:
+        if claim.name not in names:
+            continue
+        engine = session.configuration.engines[claim.candidate]
+        stale = [session.workspace.installed(name).check_pin(session.workspace.today()) for name in (claim.candidate, claim.reference)]
+        context = Context(
+            asked={cell: frozenset(reps) for cell, reps in asked.items()},
+            other_plan=session.filter.other_plan,
+            speculative=engine.lanes[claim.lane].speculative,
+            stale=next((why for why in stale if why is not None), None),
+            lease_lost=lost,
+        )
+        verdicts.append(judge_claim(claim, records, _controls(records, claim.metric), context))
+    return tuple(verdicts)
+
+
+def _controls(records: list[PairRecord], metric_name: str | None) -> dict[str, ControlResult]:
+    found: dict[str, list[PairRecord]] = {}
+    for record in records:
+        if record.control_of is not None:
+            found.setdefault(record.control_of, []).append(record)
+    if metric_name is None:
+        return {}
+    return {key: control_result(group, metric_name) for key, group in found.items()}
+
+
+def for_want_of_lease(verdict: ClaimVerdict) -> bool:
+    """Does this claim not hold only because cells could not be measured without the lease?"""
+    unheld = [cell for cell in verdict.cells if cell.asked and not cell.held]
+    return bool(unheld) and all(cell.for_want_of_lease and cell.word == "INCOMPLETE" for cell in unheld)
+
+
+def is_verdict(report: pytest.TestReport) -> bool:
+    """Is this report a claim's verdict?"""
+    return MARK in report.user_properties
+
+
+def emit(config: pytest.Config, verdicts: tuple[ClaimVerdict, ...], session: ParitySession) -> None:
+    """Send set-up, call and teardown reports of each claim through pytest's own hooks."""
+    for verdict in verdicts:
+        nodeid = f"{session.register.places[verdict.claim.name]}::{verdict.claim.name}"
+        location = (session.register.places[verdict.claim.name], 0, verdict.claim.name)
+        config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+        for when in PHASES:
+            report = pytest.TestReport(
+                nodeid=nodeid,
+                location=location,
+                keywords={verdict.claim.name: 1},
+                outcome="passed",
+                longrepr=None,
+                when=when,
+                user_properties=[MARK, *_properties(verdict)] if when == "call" else [MARK],
+                duration=0.0,
+            )
+            if when == "call":
+                _colour(report, verdict)
+            config.hook.pytest_runtest_logreport(report=report)
+        config.hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+
+
+def _colour(report: pytest.TestReport, verdict: ClaimVerdict) -> None:
+    """Passed for PASS, expected failure for an expectation that is met, skipped for what only a filter
+    left open, failed for everything else."""
+    if not verdict.held:
+        report.outcome = "failed"
+        report.longrepr = claim_failure(verdict)
+    elif verdict.word in ("PASS", "PASS(point)"):
+        return
+    elif verdict.expected_met:
+        report.outcome = "skipped"
+        report.wasxfail = f"{verdict.word} as expected"
+        report.longrepr = claim_failure(verdict)
+    else:
+        report.outcome = "skipped"
+        report.longrepr = (report.location[0], 0, f"Skipped: {verdict.word}: {verdict.sentence}")
+
+
+def _properties(verdict: ClaimVerdict) -> list[tuple[str, str]]:
+    found = [
+        ("parity_verdict", verdict.word),
+        ("parity_sentence", verdict.sentence),
+        ("parity_held", str(verdict.held).lower()),
+    ]
+    if verdict.minimum_lower is not None:
+        found.append(("parity_minimum_lower_bound", f"{verdict.minimum_lower:.6f}"))
+    return found
