@@ -262,7 +262,7 @@ class Controller:
         except ParityError as error:
             self.evidence_error = error
             return
-        verdict_reports.emit(self.config, self.verdicts, self.session)
+        verdict_reports.emit(session, self.verdicts, self.session)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -61,7 +61,7 @@ def parse_record(raw: bytes) -> HolderRecord | None:
 
 
 def locked_here(fdinfo_path: str) -> bool | None:
-    """Whether the open file behind an ``fdinfo`` entry holds an exclusive flock; ``None`` where unreadable."""
+    """Whether the open file behind an ``fdinfo`` entry holds an exclusive flock; ``None``: unreadable."""
     raw = procfs.read_bytes(fdinfo_path)
     if raw is None:
         return None

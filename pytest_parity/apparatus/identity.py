@@ -27,9 +27,10 @@ __all__ = ["MachineIdentity", "code_digest", "machine_identity"]
 class MachineIdentity:
     """One machine as seen by this process.
 
-    ``affinity``: the logical CPUs this process may use. ``governors``: the distinct frequency governors of all
-    CPUs. ``boost``: whether turbo frequencies are allowed. ``virtualisation``: a hint such as ``hypervisor`` or
-    ``container``, ``None`` where nothing points to one. ``host``: 16 hex digits of a digest of the host's name.
+    ``affinity``: the logical CPUs this process may use. ``governors``: the distinct frequency governors of
+    all CPUs. ``boost``: whether turbo frequencies are allowed. ``virtualisation``: a hint such as
+    ``hypervisor`` or ``container``, ``None`` where nothing points to one. ``host``: 16 hex digits of a
+    digest of the host's name.
     """
 
     cpu_model: str | None
@@ -70,7 +71,8 @@ def code_digest(folder: Path, suffixes: Iterable[str]) -> str:
     """sha256 over the sorted names and bytes of every file under ``folder`` that ends in one of ``suffixes``.
 
     Each name and each content carries its length, so that bytes cannot move from one file to the next unseen.
-    Links are not followed. Raises NothingCompared where no file matches, ConfigurationError where one is unreadable.
+    Links are not followed. Raises NothingCompared where no file matches, ConfigurationError where one is
+    unreadable.
     """
     endings = tuple(suffixes)
     names = sorted(_relative_names(folder, endings))
@@ -119,7 +121,9 @@ def _cpu_model(cpuinfo: str) -> str | None:
     if named:
         return " ".join(named[1].split())
     # ARM kernels give numbers only.
-    parts = [re.search(rf"^CPU {word}\s*:\s*(\S+)$", cpuinfo, re.MULTILINE) for word in ("implementer", "part")]
+    parts = [
+        re.search(rf"^CPU {word}\s*:\s*(\S+)$", cpuinfo, re.MULTILINE) for word in ("implementer", "part")
+    ]
     numbers = [part[1] for part in parts if part]
     return f"implementer {numbers[0]} part {numbers[1]}" if len(numbers) == 2 else None
 

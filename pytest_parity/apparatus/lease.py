@@ -98,7 +98,7 @@ class Lease:
         return self._fd
 
     def verify(self) -> None:
-        """Prove that our own open file still holds the lock on the file at ``path``; raises LeaseError if not.
+        """Prove that our own open file still holds the lock on the file at ``path``, else raise LeaseError.
 
         Proof: the kernel lists the lock under our descriptor, a second opening of the path cannot lock, and
         ours can again. The last alone would silently take a lease that was lost.

@@ -23,20 +23,21 @@ _ATTEMPTS = 20
 
 
 def default_path(device: str) -> Path:
-    """``/var/tmp/pytest-parity-<device>.lock``. Raises ConfigurationError for a name that is no plain word."""
+    """``/var/tmp/pytest-parity-<device>.lock``. Raises ConfigurationError for no plain word."""
     if not _DEVICE.fullmatch(device):
         raise ConfigurationError(
             f"lease device {device!r}",
             expected="letters, digits, '.', '_' and '-', at most 64, beginning with a letter or digit",
             found="another shape",
-            mend="Name the device in parity.toml as in device = \"gpu0\".",
+            mend='Name the device in parity.toml as in device = "gpu0".',
         )
     return _FOLDER / f"pytest-parity-{device}.lock"
 
 
 def open_lock_file(path: Path) -> tuple[int, bool]:
-    """Open (or make, with mode 0644) the lock file; returns (descriptor, writable). Raises LeaseError if unsafe.
+    """Open the lock file, or make it with mode 0644; returns (descriptor, writable).
 
+    Raises LeaseError if it is unsafe or cannot be had.
     A file that we may only read, such as one made by root, can be locked all the same.
     """
     _refuse_open_folder(path)
@@ -113,7 +114,7 @@ def _refuse_unsafe(path: Path, seen: os.stat_result) -> None:
             f"lease file {path}",
             expected=f"a file of this user (uid {os.geteuid()}) or of root",
             found=f"a file of uid {seen.st_uid}, who could replace it at any time",
-            mend="Let root make the file once for all users of the machine, or set lease = to a file of your own.",
+            mend="Let root make the file once for all users, or set lease = to a file of your own.",
         )
     if seen.st_nlink > 1:
         raise LeaseError(

@@ -32,7 +32,7 @@ _COMMAND_LIMIT = 200
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Part of ``/proc/<pid>/stat``; ``start_ticks`` counts clock ticks since boot and tells reused pids apart."""
+    """Part of ``/proc/<pid>/stat``; ``start_ticks``, since boot, tells reused pids apart."""
 
     state: str
     ppid: int
@@ -119,7 +119,7 @@ def redacted(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def command_of(pid: int) -> str | None:
-    """The command line as one line of at most 200 characters, secrets masked; the bare name for a kernel thread."""
+    """The command as one line of at most 200 characters, secrets masked; a kernel thread's bare name."""
     argv = argv_of(pid)
     if argv is None:
         return None

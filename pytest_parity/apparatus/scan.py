@@ -40,8 +40,8 @@ _PROFILERS = _any_of(
     "amduprof*", "heaptrack", "xctrace",
 )  # fmt: skip
 _MODULES = (
-    "pytest_parity.engines.embedded", "vllm", "sglang", "llama_cpp.server", "lmdeploy", "mlc_llm", "aphrodite",
-    "text_generation_server", "tensorrt_llm",
+    "pytest_parity.engines.embedded", "vllm", "sglang", "llama_cpp.server", "lmdeploy", "mlc_llm",
+    "aphrodite", "text_generation_server", "tensorrt_llm",
 )  # fmt: skip
 _PYTHON = re.compile(r"python[0-9.]*t?|pypy[0-9.]*")
 _TAKES_VALUE = frozenset("WXQ")
@@ -52,7 +52,8 @@ _HEAD = 4
 class Found:
     """One process that must not run beside a measurement; ``kind`` is ``engine`` or ``profiler``.
 
-    ``argv_head``: its first four arguments, secrets masked. ``start_ticks``: clock ticks from boot to its start.
+    ``argv_head``: its first four arguments, secrets masked. ``start_ticks``: clock ticks from boot to its
+    start.
     """
 
     pid: int
@@ -66,8 +67,9 @@ class Found:
 class Scan:
     """The machine at one moment. ``None`` is unknown, never "nothing".
 
-    ``processes``: foreign engines and profilers. ``seen``: how many processes were looked at. ``load``: averages
-    over 1, 5 and 15 minutes. ``memory_available_bytes``, ``swap_used_bytes``: from ``/proc/meminfo``.
+    ``processes``: foreign engines and profilers. ``seen``: how many processes were looked at. ``load``:
+    averages over 1, 5 and 15 minutes. ``memory_available_bytes``, ``swap_used_bytes``: from
+    ``/proc/meminfo``.
     """
 
     processes: tuple[Found, ...] | None
@@ -78,7 +80,7 @@ class Scan:
 
 
 def scan(own: frozenset[int]) -> Scan:
-    """Look at every visible process once. ``own``: pids and group ids whose processes and descendants are ours."""
+    """Look at every visible process once. ``own``: pids and group ids; with their descendants, ours."""
     found, seen, saw_self = [], 0, False
     me = os.getpid()
     for pid in procfs.pids():
@@ -113,7 +115,7 @@ def scan(own: frozenset[int]) -> Scan:
 
 
 def compare(before: Scan, after: Scan) -> tuple[Found, ...]:
-    """What runs after that did not run before; a reused pid counts as new. Raises NothingCompared if either is blind."""
+    """What runs after that did not run before; a reused pid is new. Raises NothingCompared."""
     earlier, later = _readable(before), _readable(after)
     known = {(f.pid, f.start_ticks) for f in earlier}
     return tuple(f for f in later if (f.pid, f.start_ticks) not in known)
@@ -168,7 +170,7 @@ def _classify(argv: tuple[str, ...], executable: str | None) -> tuple[str, str] 
 
 
 def _python_target(argv: tuple[str, ...]) -> tuple[str, str] | None:
-    """What a Python interpreter runs, if that is an engine: its options are read as the interpreter reads them."""
+    """What a Python interpreter runs, if that is an engine; options are read as the interpreter does."""
     rest = iter(argv[1:])
     for argument in rest:
         if not argument.startswith("-") or argument == "-":

@@ -109,11 +109,10 @@ def plan_lines(plan: SessionPlan, seconds: Mapping[Cell, float | None], places: 
             cost = duration(per_pair * count)
         name = cell.id if len(cell.id) <= 52 else cell.id[:51] + "…"
         lines.append(f"{name:<{min(width, 52)}}  {count:>5}  {cell.output_tokens:>3}  {cost}")
-    more = f", {unknown} cell{'s' * (unknown != 1)} without an earlier receipt to estimate from" if unknown else ""
-    lines.append(
-        f"{len(plan.pairs)} pairs, {2 * len(plan.pairs)} engine starts, about {duration(total)} of machine time{more}"
-    )
-    lines.append("order R C | C R | R C | … fixed for the session; ratios above 1 mean that the candidate wins")
+    more = f"; {unknown} cell{'s' * (unknown != 1)} never measured before" if unknown else ""
+    known = f"about {duration(total)} of machine time" if unknown < len(reps) else "machine time unknown"
+    lines.append(f"{len(plan.pairs)} pairs, {2 * len(plan.pairs)} engine starts, {known}{more}")
+    lines.append("order R C | C R | R C | …, fixed; a ratio above 1: the candidate wins")
     lines.extend(f"not asked: {name}: {why}" for name, why in plan.not_asked)
     if places:
         lines.append(places)
@@ -124,14 +123,17 @@ def claim_lines(verdict: ClaimVerdict, attempts: Mapping[Cell, int], *, verbose:
     """One claim: its word, its cells as a table, one sentence and the next command for every non-PASS."""
     claim = verdict.claim
     mark = " (as expected)" if verdict.expected_met and verdict.word not in ("PASS",) else ""
-    lines = [f"{verdict.word}{mark}  {claim.name}: {verdict.sentence}"]
-    lines += _wrapped(claim.sentence(), "  ")
+    lines = [f"{verdict.word}{mark}  {claim.name}"]
+    if verdict.word not in ("PASS",):
+        lines += _wrapped(verdict.sentence, "  ")
+    lines += _wrapped(f"claim: {claim.sentence()}", "  ")
     shown = [cell for cell in verdict.cells if cell.asked or verbose]
     if shown:
         lines.append(f"  {'depth':>7}  {'fixture':<14} {'pairs':>5}  {'ratio':>7}  {'exact bounds':<18} {'word'}")
     for cell in shown:
         lines.append("  " + _cell_row(cell))
-        lines += _wrapped(cell.sentence, "           ")
+        if cell.sentence not in verdict.sentence or cell.word == "PASS":
+            lines += _wrapped(cell.sentence, "           ")
         for note in cell.notes:
             lines.append(f"           {note}")
         if attempts.get(cell.cell, 1) > 1:

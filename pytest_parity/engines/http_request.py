@@ -29,7 +29,6 @@ Watch = Callable[[int, bytes], None]
 
 _SO_TIMESTAMPNS = 35  # Linux; the socket module does not name it
 _TIMESPEC = struct.Struct("qq")  # what a 64-bit kernel puts into the control message
-_CONTROL_SPACE = 64
 _STAMPING_STARTS_S = 0.01  # the kernel switches stamping on in a work queue; the first reads lacked stamps
 
 _LOOK_EVERY_NS = 100_000_000
@@ -175,7 +174,7 @@ class _Receiver:
         receive, clock = self.sock.recvmsg_into, time.monotonic_ns
         while True:
             try:
-                count, control, _, _ = receive((view[end:],), _CONTROL_SPACE)
+                count, control, _, _ = receive((view[end:],), 64)
             except BlockingIOError as error:
                 _raise_silent(self.where, self.silence_s, bytes(view[:end]), error)
             except OSError as error:

@@ -153,7 +153,8 @@ def _target(link: str) -> str:
 
 def _command(pid: int) -> str:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:3]
+        # Only the head: what follows may be a whole program, or a secret.
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:2]
     except OSError:
         return "command unknown"
-    return b" ".join(words).decode("utf-8", "replace").strip() or "command unknown"
+    return " ".join(b" ".join(words).decode("utf-8", "replace").split())[:200] or "command unknown"

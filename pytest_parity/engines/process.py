@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from pytest_parity.errors import ConfigurationError, EngineDied, EngineError, EngineStartFailed
+from pytest_parity.errors import ConfigurationError, EngineDied, EngineError, EngineStartFailed, LeaseError
 
 __all__ = ["KEPT_VARIABLES", "Ended", "EngineProcess", "LaunchSpec", "scrubbed_environment"]
 
@@ -41,8 +41,8 @@ KEPT_VARIABLES = (
 _NEVER_KEPT = ("LLAMA_ARG_*", "LLAMA_SERVER_*", "GGML_*")
 """An engine reads these like arguments: inherited, they would change it behind its argv's back."""
 _SECRET_WORDS = frozenset((
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY", "AUTH",
-    "COOKIE",
+    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY",
+    "AUTH", "COOKIE",
 ))  # fmt: skip
 _SECRET_VALUE = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 
@@ -52,8 +52,9 @@ class LaunchSpec:
     """What to start, exactly. Raises ConfigurationError where it cannot be meant.
 
     ``argv``: arguments, never a shell string. ``env``: the whole environment. ``cwd``: ``None`` for pytest's
-    own folder. ``cpus``: logical CPUs to be bound to, ``None`` for pytest's own. ``log_path``: gets stdout and stderr, about ``log_cap_bytes`` of them (beginning
-    and end). ``memory_limit_bytes``: the engine is killed when its processes together are seen above it.
+    own folder. ``cpus``: logical CPUs to be bound to, ``None`` for pytest's own. ``log_path``: gets stdout
+    and stderr, about ``log_cap_bytes`` of them (beginning and end). ``memory_limit_bytes``: the engine is
+    killed when its processes together are seen above it.
     """
 
     argv: tuple[str, ...]
@@ -84,13 +85,13 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How an engine ended. ``how``: ``exit status 3`` or ``signal SIGKILL``, with its cause if it wasn't the engine's own.
+    """How an engine ended. ``how``: ``exit status 3`` or ``signal SIGKILL``, and why if we did it.
 
-    ``phase``: ``itself``, ``stop``, ``lifeline`` or the memory limit. ``killed``: SIGTERM and the grace were not enough.
-    ``escaped``: processes that had left the engine's session and were ended all the same.
-    ``peak_tree_rss_bytes``: highest sum of resident memory of all its processes, sampled at 10 Hz, shared pages
-    counted once per process. ``peak_main_rss_bytes``: the kernel's high-water mark of the main process, last read
-    at most 0.1 s before the end. ``None`` is unknown.
+    ``phase``: ``itself``, ``stop``, ``lifeline`` or the memory limit. ``killed``: SIGTERM and the grace were
+    not enough. ``escaped``: processes that had left the engine's session and were ended all the same.
+    ``peak_tree_rss_bytes``: highest sum of resident memory of all its processes, sampled at 10 Hz, shared
+    pages counted once per process. ``peak_main_rss_bytes``: the kernel's high-water mark of the main
+    process, last read at most 0.1 s before the end. ``None`` is unknown.
     """
 
     how: str
@@ -125,8 +126,11 @@ class EngineProcess:
     def start(cls, spec: LaunchSpec, lease_fds: Sequence[int]) -> Self:
         """Start the engine in a session of its own, holding ``lease_fds``; returns once it is executing.
 
-        Raises EngineStartFailed with the system's reason if it cannot be executed.
+        Raises EngineStartFailed with the system's reason if it cannot be executed, LeaseError for a closed
+        lease.
         """
+        for fd in lease_fds:
+            _refuse_closed(fd)
         interpreter = [sys.executable, "-I", "-S", "-X", "utf8", str(_SUPERVISOR)]
         # Its own session: neither Ctrl-C nor a closed terminal ends it before pytest says so.
         child = subprocess.Popen(
@@ -136,8 +140,9 @@ class EngineProcess:
         engine = cls(spec, child)
         try:
             engine._say(
-                argv=spec.argv, env=dict(spec.env), cwd=os.path.abspath(spec.cwd or "."), cpus=spec.cpus, log=os.path.abspath(spec.log_path),
-                log_cap=spec.log_cap_bytes, memory_limit=spec.memory_limit_bytes, parent=os.getpid(),
+                argv=spec.argv, env=dict(spec.env), cwd=os.path.abspath(spec.cwd or "."), cpus=spec.cpus,
+                log=os.path.abspath(spec.log_path), log_cap=spec.log_cap_bytes,
+                memory_limit=spec.memory_limit_bytes, parent=os.getpid(),
             )  # fmt: skip
             if not engine._wait_for("started", _START_S):
                 raise engine._start_failed()
@@ -159,17 +164,18 @@ class EngineProcess:
 
     @property
     def peak_rss_bytes(self) -> int | None:
-        """Highest resident memory of all its processes together so far (see :class:`Ended`); ``None`` if unknown."""
+        """Highest resident memory of its processes together so far, as in :class:`Ended`."""
         if self._ended is not None:
             return self._ended.peak_tree_rss_bytes
-        return self._report().get("peak_tree_rss") or None
+        last_word = self._report() or self._events.get("stopped", {})
+        return last_word.get("peak_tree_rss") or None
 
     def pids(self) -> frozenset[int]:
         """Every living process of the engine, escaped ones too; empty once it has ended."""
         return frozenset() if self._ended is not None else frozenset(self._report().get("pids", ()))
 
     def log_tail(self, n_lines: int) -> tuple[str, ...]:
-        """The last lines of its output, undecodable bytes as U+FFFD, each cut to its last 2,000 characters."""
+        """The last lines of its output, undecodable bytes as U+FFFD, each cut to 2,000 characters."""
         try:
             with open(self.spec.log_path, "rb") as log:
                 size = log.seek(0, os.SEEK_END)
@@ -183,8 +189,8 @@ class EngineProcess:
     def stop(self, grace_s: float = 5.0) -> Ended:
         """SIGTERM, ``grace_s`` seconds, SIGKILL; returns when the kernel confirms that no descendant is left.
 
-        Calling it again returns the same. Raises EngineError naming the processes that SIGKILL does not end, and
-        EngineDied where the supervisor was killed, so that only the engine's own session could be ended.
+        Calling it again returns the same. Raises EngineError naming the processes that SIGKILL does not end,
+        and EngineDied where the supervisor was killed, so that only the engine's own session could be ended.
         """
         with self._lock:
             if self._ended is not None:
@@ -199,7 +205,7 @@ class EngineProcess:
                     f"engine {self.spec.argv[0]}",
                     expected="no process of it after SIGKILL",
                     found=f"pids {self._events['stuck']['pids']} alive, and the lease with them",
-                    mend="They wait for the kernel or belong to another user; the device is free when they are gone.",
+                    mend="They wait for the kernel or are another user's; the device is free once they end.",
                 )
             self._let_go(2.0)
             self._ended = self._summary()
@@ -309,7 +315,11 @@ class EngineProcess:
 
     def _start_failed(self) -> EngineStartFailed:
         program = self.spec.argv[0]
-        why = self._events.get("failed", {}).get("why") or " / ".join(self._noise[-3:]) or "no word from the supervisor"
+        why = (
+            self._events.get("failed", {}).get("why")
+            or " / ".join(self._noise[-3:])
+            or "no word from the supervisor"
+        )
         if why == "exec: No such file or directory" and os.path.exists(program):
             why += " (the file exists: its interpreter or its loader does not)"
         return EngineStartFailed(
@@ -326,8 +336,9 @@ def scrubbed_environment(
     """The environment for an engine, and the sorted names that were left out of ``base``.
 
     Kept are KEPT_VARIABLES and the names or patterns in ``keep``, but never secrets and never what an engine
-    reads like an argument (LLAMA_ARG_*, LLAMA_SERVER_*, GGML_*): such a setting has to be declared, in ``add``,
-    which is taken as it is. Raises ConfigurationError for a secret in ``add``: declared settings are published.
+    reads like an argument (LLAMA_ARG_*, LLAMA_SERVER_*, GGML_*): such a setting has to be declared, in
+    ``add``, which is taken as it is. Raises ConfigurationError for a secret in ``add``: declared settings are
+    published.
     """
     patterns = (*KEPT_VARIABLES, *keep)
     kept = {
@@ -346,6 +357,19 @@ def scrubbed_environment(
             )
         kept[name] = value
     return kept, dropped
+
+
+def _refuse_closed(fd: int) -> None:
+    # Not left to the system: the closed number would be reused at once, and a stranger's file inherited.
+    try:
+        os.fstat(fd)
+    except OSError as error:
+        raise LeaseError(
+            f"lease descriptor {fd}",
+            expected="it open while an engine is started",
+            found="it closed",
+            mend="Close the lease only after the engine was stopped.",
+        ) from error
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -147,7 +147,9 @@ def launch(spec: dict[str, Any], log_fd: int) -> tuple[int, str | None]:
         if os.getppid() != supervisor:
             os._exit(127)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            if signal.getsignal(number) is not signal.SIG_DFL:  # an ignored signal would stay ignored after exec
+            if (
+                signal.getsignal(number) is not signal.SIG_DFL
+            ):  # an ignored signal would stay ignored after exec
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         null = os.open(os.devnull, os.O_RDWR)
@@ -167,7 +169,7 @@ def launch(spec: dict[str, Any], log_fd: int) -> tuple[int, str | None]:
 
 
 class Supervisor:
-    """One engine from its start to the end of its last descendant; ``main`` is the process that was started."""
+    """One engine, from its start to the end of its last descendant."""
 
     def __init__(self, spec: dict[str, Any], commands: bytes, wake: int) -> None:
         self.parent, self.limit = spec["parent"], spec["memory_limit"] or 0
@@ -217,8 +219,13 @@ class Supervisor:
             if not self.read_log():
                 break
         self.log.flush()
-        emit("stopped", phase=self.cause, killed=bool(self.killed_at), escaped=len(self.escaped), **self.memory(),
-             log_bytes=self.log.total, log_left_out=self.log.left_out, log_trouble=self.log.trouble)  # fmt: skip
+        log = {
+            "log_bytes": self.log.total,
+            "log_left_out": self.log.left_out,
+            "log_trouble": self.log.trouble,
+        }
+        killed = bool(self.killed_at)
+        emit("stopped", phase=self.cause, killed=killed, escaped=len(self.escaped), **self.memory(), **log)
 
     def end(self, cause: str, grace_s: float) -> None:
         """Ask everything to end, and set when it is made to. A later call can only shorten the grace."""

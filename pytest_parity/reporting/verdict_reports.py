@@ -78,8 +78,12 @@ def is_verdict(report: pytest.TestReport) -> bool:
     return MARK in report.user_properties
 
 
-def emit(config: pytest.Config, verdicts: tuple[ClaimVerdict, ...], session: ParitySession) -> None:
+def emit(
+    running: pytest.Session, verdicts: tuple[ClaimVerdict, ...], session: ParitySession
+) -> None:
     """Send set-up, call and teardown reports of each claim through pytest's own hooks."""
+    config = running.config
+    running.testscollected += len(verdicts)
     for verdict in verdicts:
         nodeid = f"{session.register.places[verdict.claim.name]}::{verdict.claim.name}"
         location = (session.register.places[verdict.claim.name], 0, verdict.claim.name)

@@ -57,7 +57,8 @@ def test_nothing_to_digest(tmp_path: Path) -> None:
     with pytest.raises(NothingCompared) as caught:
         code_digest(tmp_path, [".py"])
     assert str(caught.value) == (
-        f"code digest of {tmp_path}: expected files ending in .py; found none. Name the folder that holds the source."
+        f"code digest of {tmp_path}: expected files ending in .py; found none. Name the folder that holds "
+        "the source."
     )
 
 

@@ -75,7 +75,8 @@ def test_taken_twice_by_ourselves_names_ourselves(path: Path) -> None:
         Lease.acquire("gpu0", path, "second")
     record = json.loads(path.read_text())
     assert str(caught.value) == (
-        f"lease of gpu0 ({path}): expected nobody to hold it; found it held by pid {os.getpid()} ({record['command']}) "
+        f"lease of gpu0 ({path}): expected nobody to hold it; found it held by pid {os.getpid()} "
+        f"({record['command']}) "
         f"since {record['since']}, session s-1, lease number 1.{MEND}"
     )
 
@@ -86,7 +87,9 @@ def test_held_by_util_linux_flock(path: Path) -> None:
         with pytest.raises(LeaseUnavailable) as caught:
             Lease.acquire("gpu0", path, "decode")
     assert re.fullmatch(
-        re.escape(f"lease of gpu0 ({path}): expected nobody to hold it; found it held by pid {other.pid} (sleep 60)")
+        re.escape(
+            f"lease of gpu0 ({path}): expected nobody to hold it; found it held by pid {other.pid} (sleep 60)"
+        )
         + f", running since {SINCE}\\."
         + re.escape(MEND),
         str(caught.value),
@@ -99,7 +102,9 @@ def test_stale_record_of_a_living_process_is_not_blamed(path: Path) -> None:
     Lease.acquire("gpu0", path, "decode").close()  # our record stays behind, and we live
     with running("flock", "--no-fork", str(path), "sleep", "60") as other:
         wait_until_held(path)
-        with pytest.raises(LeaseUnavailable, match=rf"found it held by pid {other.pid} \(sleep 60\), running since"):
+        with pytest.raises(
+            LeaseUnavailable, match=rf"found it held by pid {other.pid} \(sleep 60\), running since"
+        ):
             Lease.acquire("gpu0", path, "decode")
 
 
@@ -157,7 +162,8 @@ def test_closed_lease_has_no_descriptor(path: Path) -> None:
     with pytest.raises(LeaseError) as caught:
         _ = lease.fd
     assert str(caught.value) == (
-        "lease of gpu0: expected a lease that is held; found it closed. Acquire it again before starting an engine."
+        "lease of gpu0: expected a lease that is held; found it closed. Acquire it again before starting an "
+        "engine."
     )
 
 
@@ -193,7 +199,7 @@ def test_file_replaced_under_us_is_noticed(path: Path, replaced: bool) -> None:
 
 
 def test_file_replaced_between_opening_and_locking(path: Path) -> None:
-    """Against a process that keeps replacing the file, a lease that was given always guarded the named file."""
+    """Against a process that keeps replacing the file: a lease, or the error of the bounded retry."""
     script = """
 import os, sys
 while True:
@@ -201,16 +207,50 @@ while True:
     os.replace(sys.argv[1] + ".new", sys.argv[1])
 """
     taken = 0
+    before = len(os.listdir("/proc/self/fd"))
     with running(sys.executable, "-c", script, str(path)):
         for _ in range(300):
             try:
-                with Lease.acquire("gpu0", path, "decode") as lease:
-                    taken += 1
-                    assert lease.fd >= 0
+                Lease.acquire("gpu0", path, "decode").close()
+                taken += 1
             except LeaseError as error:
                 assert type(error) is LeaseError
                 assert "replaced 20 times in a row" in str(error)
     assert taken
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_file_replaced_once_is_opened_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def replacing(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.unlink()
+        path.touch()
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", replacing)
+    with Lease.acquire("gpu0", path, "decode") as lease:
+        assert lease.device_id == (path.stat().st_dev, path.stat().st_ino)
+        lease.verify()
+
+
+def test_holder_of_a_file_that_was_replaced_does_not_matter(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our opening and locking, the file that somebody holds is moved away."""
+    flock = fcntl.flock
+
+    def replacing(fd: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.rename(path.with_suffix(".old"))
+        flock(fd, operation)
+
+    with running("flock", "--no-fork", str(path), "sleep", "60"):
+        wait_until_held(path)
+        monkeypatch.setattr(fcntl, "flock", replacing)
+        with Lease.acquire("gpu0", path, "decode") as lease:
+            lease.verify()
 
 
 def test_file_replaced_every_time_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +265,8 @@ def test_file_replaced_every_time_is_an_error(path: Path, monkeypatch: pytest.Mo
     with pytest.raises(LeaseError) as caught:
         Lease.acquire("gpu0", path, "decode")
     assert str(caught.value) == (
-        f"lease file {path}: expected a file that stays in place while it is locked; found it replaced 20 times in a "
+        f"lease file {path}: expected a file that stays in place while it is locked; found it replaced 20 "
+        "times in a "
         "row. Find what removes lock files in this folder and stop it."
     )
     assert len(os.listdir("/proc/self/fd")) == before
@@ -316,7 +357,8 @@ def test_session_lock_waits_for_its_turn(tmp_path: Path) -> None:
         with pytest.raises(LeaseError) as caught, session_lock(path, timeout_s=0.1):
             pass
         assert str(caught.value) == (
-            f"session lock {path}: expected its turn within 0.1 s; found another worker of this session still "
+            f"session lock {path}: expected its turn within 0.1 s; found another worker of this session "
+            "still "
             "measuring. Wait for that worker, or end it."
         )
         start = time.monotonic()

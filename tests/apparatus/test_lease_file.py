@@ -62,7 +62,8 @@ def test_device_that_is_no_plain_word(device: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Lease.acquire(device, None, "decode")
     assert str(caught.value) == (
-        f"lease device {device!r}: expected letters, digits, '.', '_' and '-', at most 64, beginning with a letter or "
+        f"lease device {device!r}: expected letters, digits, '.', '_' and '-', at most 64, beginning with a "
+        "letter or "
         'digit; found another shape. Name the device in parity.toml as in device = "gpu0".'
     )
 
@@ -79,14 +80,17 @@ def make_link(path: Path) -> None:
         (lambda path: path.symlink_to("nowhere"), "a symbolic link"),
         (Path.mkdir, "a folder"),
         (os.mkfifo, "a named pipe"),
-        pytest.param(lambda p: os.mknod(p, 0o020600, os.makedev(1, 3)), "a device or a socket", marks=root_only),
+        pytest.param(
+            lambda p: os.mknod(p, 0o020600, os.makedev(1, 3)), "a device or a socket", marks=root_only
+        ),
     ],
 )
 def test_anything_but_a_regular_file(path: Path, make: object, found: str) -> None:
     assert callable(make)
     make(path)
     assert refusal(path) == (
-        f"lease file {path}: expected a regular file; found {found}. Find out who put it there, and remove it."
+        f"lease file {path}: expected a regular file; found {found}. Find out who put it there, and remove "
+        "it."
     )
     assert (path.parent / "precious").read_text() == "kept" if make is make_link else True
     assert not (path.parent / "nowhere").exists()
@@ -97,8 +101,10 @@ def test_file_of_another_user(path: Path) -> None:
     path.touch()
     os.chown(path, NOBODY, NOBODY)
     assert refusal(path) == (
-        f"lease file {path}: expected a file of this user (uid 0) or of root; found a file of uid {NOBODY}, who could "
-        "replace it at any time. Let root make the file once for all users of the machine, or set lease = to a file of "
+        f"lease file {path}: expected a file of this user (uid 0) or of root; found a file of uid {NOBODY}, "
+        "who could "
+        "replace it at any time. Let root make the file once for all users of the machine, or set lease = to "
+        "a file of "
         "your own."
     )
 
@@ -117,8 +123,10 @@ def test_folder_where_anybody_may_replace_it(tmp_path: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     assert refusal(folder / "device.lock") == (
-        f"lease folder {folder}: expected the sticky bit on a folder where everybody may write; found mode 0777: "
-        f"anybody may replace the lock file. Run chmod +t {folder}, or set lease = to a file in another folder."
+        f"lease folder {folder}: expected the sticky bit on a folder where everybody may write; found mode "
+        "0777: "
+        f"anybody may replace the lock file. Run chmod +t {folder}, or set lease = to a file in another "
+        "folder."
     )
     folder.chmod(0o1777)
     Lease.acquire("gpu0", folder / "device.lock", "decode").close()
@@ -163,11 +171,16 @@ def test_holder_of_another_user_is_named_from_the_lock_table(open_folder: Path) 
     with Lease.acquire("gpu0", path, "by root", session="s-9"):
         path.write_text("")  # no record to read
         path.chmod(0o644)
-        with as_nobody(), pytest.raises(LeaseUnavailable, match=rf"found it held by pid {os.getpid()} \(.*\), running"):
+        with (
+            as_nobody(),
+            pytest.raises(LeaseUnavailable, match=rf"found it held by pid {os.getpid()} \(.*\), running"),
+        ):
             Lease.acquire("gpu0", path, "by nobody")
 
 
-@pytest.mark.parametrize("content", [b"pid 17\n", b"{}", b"\xff\xfe", b"[1]", b'{"format": "pytest-parity lease 2"}'])
+@pytest.mark.parametrize(
+    "content", [b"pid 17\n", b"{}", b"\xff\xfe", b"[1]", b'{"format": "pytest-parity lease 2"}']
+)
 def test_content_of_another_tool_is_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with Lease.acquire("gpu0", path, "decode") as lease:

@@ -26,12 +26,17 @@ def start() -> Iterator[Start]:
     children: list[subprocess.Popen[bytes]] = []
 
     def run(*argv: str, **options: object) -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(argv, start_new_session=True, stdin=subprocess.PIPE, **options)  # type: ignore[call-overload]
+        child: subprocess.Popen[bytes]
+        options |= {"start_new_session": True, "stdin": subprocess.PIPE}
+        child = subprocess.Popen(argv, **options)  # type: ignore[call-overload]
         children.append(child)
         deadline = time.monotonic() + 5  # until exec is done
-        while Path(f"/proc/{child.pid}/cmdline").read_bytes() in (b"", Path("/proc/self/cmdline").read_bytes()):
+        while Path(f"/proc/{child.pid}/cmdline").read_bytes() in (
+            b"",
+            Path("/proc/self/cmdline").read_bytes(),
+        ):
             assert time.monotonic() < deadline
-        return child  # type: ignore[no-any-return]
+        return child
 
     yield run
     for child in children:
@@ -55,7 +60,8 @@ def found_pid(pid: int, own: frozenset[int] = NOBODY_OWN) -> Found | None:
 
 @pytest.mark.parametrize(
     "name",
-    ["llama-server", "llama-bench", "llama_cli", "ik_llama-server", "vllm", "sglang", "ollama", "mistralrs-server",
+    ["llama-server", "llama-bench", "llama_cli", "ik_llama-server", "vllm", "sglang", "ollama",
+     "mistralrs-server",
      "koboldcpp-linux", "text-generation-launcher", "tritonserver", "model.llamafile"],
 )  # fmt: skip
 def test_engine_by_executable(tmp_path: Path, start: Start, name: str) -> None:
@@ -94,7 +100,9 @@ def test_engine_module(tmp_path: Path, start: Start, options: list[str]) -> None
     package = tmp_path / "vllm" / "entrypoints"
     package.mkdir(parents=True)
     (package / "server.py").write_text("import time; time.sleep(60)")
-    child = start(sys.executable, *options, "vllm.entrypoints.server", cwd=tmp_path, stderr=subprocess.DEVNULL)
+    child = start(
+        sys.executable, *options, "vllm.entrypoints.server", cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
     found = found_pid(child.pid)
     assert found is not None
     assert found.name == "vllm.entrypoints.server"

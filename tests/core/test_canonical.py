@@ -67,11 +67,15 @@ class Word(enum.StrEnum):
     EOS = "eos"
 
 
+class Count(enum.IntEnum):
+    ONE = 1
+
+
 def test_what_is_json_in_all_but_type_is_written_as_json() -> None:
     value = {
         "ids": (1, 2),
         "stop": Word.EOS,
-        "n": enum.IntEnum("N", ["ONE"])(1),
+        "n": Count.ONE,
         "s": MappingProxyType({"t": 0}),
     }
     assert canonical_bytes(value) == b'{"ids":[1,2],"n":1,"s":{"t":0},"stop":"eos"}\n'

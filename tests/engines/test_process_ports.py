@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -63,7 +64,7 @@ def test_no_free_port(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        monkeypatch.setattr(ports.random.SystemRandom, "randrange", lambda *_: number)
+        monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: number)
         with pytest.raises(EngineStartFailed) as caught:
             free_port()
     assert str(caught.value) == (
@@ -97,10 +98,10 @@ def test_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     with server(port) as child:
         with pytest.raises(PortTaken) as caught:
             assert_owned(port, os.getpgid(0))
-        command = f"{sys.executable} -c " + " ".join(SERVER.split("\0"))
         assert str(caught.value) == (
-            f"port {port} of 127.0.0.1: expected our engine to listen on it; found it held by pid {child.pid} "
-            f"({command}). End that process, or run again: every start chooses another port."
+            f"port {port} of 127.0.0.1: expected our engine to listen on it; found it held by pid "
+            f"{child.pid} "
+            f"({sys.executable} -c). End that process, or run again: every start chooses another port."
         )
         monkeypatch.setattr(ports, "_owners", lambda _: frozenset())
         with pytest.raises(PortTaken, match="found it held by a process hidden from us"):
@@ -126,7 +127,8 @@ def test_port_shared_with_a_stranger(ours: Callable[[int], int | set[int]]) -> N
             assert_owned(port, ours(mine.pid))
         text = str(caught.value)
         assert text.startswith(
-            f"port {port} of 127.0.0.1: expected our engine alone to listen on it; found it shared with pid {stranger.pid} ("
+            f"port {port} of 127.0.0.1: expected our engine alone to listen on it; found it shared with pid "
+            f"{stranger.pid} ("
         )
         assert text.endswith("). End that process: nobody can tell who answered.")
         assert f"pid {mine.pid} " not in text

@@ -34,7 +34,12 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(600)
 """
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('deaf', flush=True)
+time.sleep(600)
+"""
 
 
 def alive(pid: int) -> bool:
@@ -257,8 +262,10 @@ def test_killed_supervisor_takes_the_engine_along(engine: Engine) -> None:
     with pytest.raises(EngineDied) as caught:
         process.stop()
     assert str(caught.value) == (
-        "engine /bin/sh: expected its supervisor to report that every process of it is gone; found the supervisor "
-        "killed; alive in the engine's session: none. A process that left the session may live on and hold the lease: "
+        "engine /bin/sh: expected its supervisor to report that every process of it is gone; found the "
+        "supervisor "
+        "killed; alive in the engine's session: none. A process that left the session may live on and hold "
+        "the lease: "
         "the next lease names it."
     )
     assert not alive(child)
@@ -359,8 +366,9 @@ def test_full_disk_does_not_stop_the_engine(tmp_path: Path) -> None:
     """The supervisor under a file size limit of nothing stands for a full disk."""
     command = f"ulimit -f 0; exec {sys.executable} -I -S -X utf8 {SUPERVISOR}"
     supervisor = subprocess.Popen(["bash", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    request = {
-        "argv": ["/bin/sh", "-c", "echo lost; exit 3"], "env": {}, "cwd": "/", "cpus": None, "memory_limit": None,
+    request: dict[str, object] = {
+        "argv": ["/bin/sh", "-c", "echo lost; exit 3"], "env": {}, "cwd": "/", "cpus": None,
+        "memory_limit": None,
         "log": str(tmp_path / "log"), "log_cap": 1000, "parent": os.getpid(),
     }  # fmt: skip
     assert supervisor.stdin is not None and supervisor.stdout is not None

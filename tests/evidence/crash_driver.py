@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from evidence_faults import AT, LATER, KillingDisk, log_receipt, measure, receipt
@@ -93,7 +94,7 @@ def every_call(base: Path, scenario: str) -> int:
         for moment in ("before", "inside", "after"):
             root = base / f"{kth:03}-{moment}"
             shutil.copytree(start, root)
-            status = _in_child(lambda root=root, kth=kth, moment=moment: run(root, disk(kth, moment)))
+            status = _in_child(partial(run, root, disk(kth, moment)))
             if os.WIFSIGNALED(status):
                 deaths += 1
                 assert os.WTERMSIG(status) == signal.SIGKILL
@@ -114,7 +115,7 @@ def random_times(base: Path, runs: int) -> int:
     for number in range(runs):
         pid = os.fork()
         if pid == 0:
-            _leave(lambda number=number: _work(root, number))
+            _leave(partial(_work, root, number))
         time.sleep(seeded.uniform(0.0, 0.012))
         os.kill(pid, signal.SIGKILL)
         killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])

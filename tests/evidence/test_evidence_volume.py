@@ -186,7 +186,8 @@ def test_a_limit_on_file_sizes(tmp_path: Path) -> None:
         "except Exception as error: print(error)\n"
     )
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1000
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == (
         f"receipt r1: expected a durable write in {tmp_path}; found File too large (EFBIG). {LIMIT}\n"
     ), done.stderr
@@ -200,7 +201,7 @@ def small_volume(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
         pytest.skip("no mount command here; the same faults ran through the seam")
     if done.returncode != 0:

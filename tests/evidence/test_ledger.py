@@ -122,7 +122,7 @@ REFUSED: list[tuple[str, object, str, str, str, str]] = [
         {"pad": "x" * (1 << 20)},
         AT,
         "a line of at most 1048576 bytes",
-        "1048864",
+        "1048828",
         "Publish the details as a file and name its digest in the entry.",
     ),
 ]

@@ -43,15 +43,22 @@ def _log(root: Path, content: bytes) -> Iterator[None]:
     """The folder with another log for a while."""
     log = root / "log.jsonl"
     held = log.read_bytes()
-    log.write_bytes(content)
+    _overwrite(log, content)
     try:
         yield
     finally:
-        log.write_bytes(held)
+        _overwrite(log, held)
+
+
+def _overwrite(path: Path, content: bytes) -> None:
+    """In place: a file that is emptied first gets flushed by some file systems, thousands of times here."""
+    with open(path, "r+b") as stream:
+        stream.write(content)
+        stream.truncate()
 
 
 manner = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 line_number = st.integers(0, ENTRIES - 1)
 
@@ -75,7 +82,7 @@ def test_a_log_that_has_grown_still_holds_the_old_head(big: tuple[Path, list[byt
     assert found.since_expected == ENTRIES - at
 
 
-@settings(manner, max_examples=400)
+@settings(manner, max_examples=250)
 @given(data=st.data(), byte=st.integers(0, 255))
 def test_any_edited_byte_is_found(big: tuple[Path, list[bytes]], data: st.DataObject, byte: int) -> None:
     root, lines = big
@@ -258,15 +265,14 @@ def test_words_for_a_receipt_that_is_missing_or_edited(small: tuple[Path, list[b
     root, lines = small
     (root / "one.json").unlink()
     (root / "intents" / "two.json").unlink()
-    edited = receipt("three").replace(b"passed", b"failed")
+    whole, edited = digest(receipt("three")), receipt("three").replace(b"passed", b"failed")
     (root / "three.json").chmod(0o644)
     (root / "three.json").write_bytes(edited)
     intent = Entry.read(lines[2], 3).subject["digest"]
     assert _problems(root, lines) == [
         f"log.jsonl line 2: expected receipt one with digest {digest(receipt('one'))}; found no file one.json",
         f"log.jsonl line 3: expected intent two with digest {intent}; found no file intents/two.json",
-        f"log.jsonl line 6: expected receipt three with digest {digest(receipt('three'))}; found "
-        f"{digest(edited)} in three.json",
+        f"log.jsonl line 6: expected receipt three with digest {whole}; found {digest(edited)} in three.json",
     ]
 
 
@@ -274,9 +280,9 @@ def test_words_for_a_receipt_that_cannot_be_read(small: tuple[Path, list[bytes]]
     root, lines = small
     (root / "one.json").unlink()
     (root / "one.json").mkdir()
+    whole = digest(receipt("one"))
     assert _problems(root, lines) == [
-        f"log.jsonl line 2: expected receipt one with digest {digest(receipt('one'))}; found one.json: Is a "
-        "directory"
+        f"log.jsonl line 2: expected receipt one with digest {whole}; found one.json: Is a directory"
     ]
 
 
@@ -286,10 +292,11 @@ def test_words_for_torn_bytes_that_were_edited(small: tuple[Path, list[bytes]]) 
     Ledger(root).append("verdict", {}, AT)
     (root / "log.torn-7").chmod(0o644)
     (root / "log.torn-7").write_bytes(b"thorn")
-    assert [str(problem) for problem in verify(root).problems] == [
+    (problem,) = verify(root).problems
+    assert str(problem) == (
         f"log.jsonl line 7: expected recovery log.torn-7 with digest {digest(b'torn')}; found "
         f"{digest(b'thorn')} in log.torn-7"
-    ]
+    )
 
 
 def test_words_for_a_log_cut_short(small: tuple[Path, list[bytes]]) -> None:
