@@ -80,7 +80,7 @@ class ParitySession:
                 f"{source}: claim {unknown[0]!r}",
                 expected=f"a claim of the register: {_nearest(unknown[0], known)}",
                 found=repr(unknown[0]),
-                mend="Correct the name; parity claims lists all.",
+                mend="Correct the name; parity plan --claims all lists every one.",
             )
         return tuple(dict.fromkeys(asked))
 

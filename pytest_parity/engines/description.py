@@ -105,6 +105,7 @@ class EngineDescription(_Model):
             "request": dict(chosen.request),
             "cache": chosen.cache,
             "prime": chosen.prime,
+            "speculative": chosen.speculative,
             "binary": self.binary,
             "model": self.model,
             "context": self.context,

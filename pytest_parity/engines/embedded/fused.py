@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from pytest_parity.engines.embedded.weights import Geometry, LayerWeights, Weights
 
-_ROTATION_BLOCK = 1024
+_ROTATION_BLOCK = 256
+"""Positions whose rotations are made at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +122,17 @@ class FusedKernels:
 
     def _rotation(self, start: int, count: int) -> NDArray[np.complex64]:
         """Return the unit rotations of positions ``start`` and on, (count, 1, pairs), from a table."""
+        if count > _ROTATION_BLOCK:
+            return self._rotations_from(start, count)
         block, offset = divmod(start, _ROTATION_BLOCK)
         table = self._rotations.get(block)
         if table is None:
-            # A few positions more than a block, so that a step that crosses its end still finds them in one.
-            first = block * _ROTATION_BLOCK
-            positions = np.arange(first, first + 2 * _ROTATION_BLOCK, dtype=np.float64)
-            angles = positions[:, None] * self._geometry.frequencies
-            table = np.exp(1j * angles).astype(np.complex64)[:, None]
+            # Two blocks long, so that a step that crosses the end of the first still finds its rotations here.
+            table = self._rotations_from(block * _ROTATION_BLOCK, 2 * _ROTATION_BLOCK)
             self._rotations = {block: table}
         return table[offset : offset + count]
+
+    def _rotations_from(self, start: int, count: int) -> NDArray[np.complex64]:
+        positions = np.arange(start, start + count, dtype=np.float64)
+        angles = positions[:, None] * self._geometry.frequencies
+        return np.exp(1j * angles).astype(np.complex64)[:, None]

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import embedded_support as support
 import numpy as np
 import pytest
-from embedded_support import prose, synthetic
 
 from pytest_parity.engines.embedded.generation import (
     Greedy,
@@ -25,7 +25,11 @@ from pytest_parity.engines.embedded.plain import rms_norm
 from pytest_parity.engines.embedded.weights import Geometry, build_weights
 
 OUTPUT = 96
-PROMPTS = {"synthetic": synthetic(1200), "prose": prose(1200), "late prose": prose(1200, 200_000)}
+PROMPTS = {
+    "synthetic": support.synthetic(1200),
+    "prose": support.prose(1200),
+    "late prose": support.prose(1200, 200_000),
+}
 KERNELS = ("plain", "fused")
 
 
@@ -154,10 +158,14 @@ def test_half_of_the_draft_window_shows_on_prose_and_not_on_the_cycle() -> None:
 
 
 def test_generation_ends_with_the_end_id_in_both_lanes() -> None:
-    prompt = [*prose(688), 256, *prose(511, 50_000)]  # the end id stands 512 before the first output id
+    prompt = [
+        *support.prose(688),
+        256,
+        *support.prose(511, 50_000),
+    ]  # the end id stands 512 before the first output id
     model = EmbeddedModel.load(0)
     assert ids_of(plain(model, prompt)) == [256]
-    later = [*prose(691), 256, *prose(508, 50_000)]
+    later = [*support.prose(691), 256, *support.prose(508, 50_000)]
     written = ids_of(plain(model, later))
     assert written[-1] == 256
     assert 1 < len(written) < OUTPUT
@@ -181,6 +189,16 @@ def test_a_session_refuses_what_it_can_not_do() -> None:
         EmbeddedModel.load(0, mutant="none")
     with pytest.raises(ValueError, match="window: expected at least 1 position, found 0"):
         EmbeddedModel.load(0, window=0)
+
+
+def test_one_long_step_is_the_same_as_many_short_ones() -> None:
+    prompt = PROMPTS["prose"]
+    for kernels in KERNELS:
+        model = EmbeddedModel.load(0, kernels=kernels)
+        session, other = model.session(1200), model.session(1200)
+        whole = session.step(prompt)
+        parts = np.concatenate([other.step(prompt[first : first + 7]) for first in range(0, 1200, 7)])
+        assert whole.tobytes() == parts.tobytes()
 
 
 def test_a_rewound_session_reads_on_as_if_nothing_had_been() -> None:

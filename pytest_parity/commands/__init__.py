@@ -1,0 +1,1 @@
+"""What the ``parity`` command does, one module a subject."""

@@ -1,0 +1,64 @@
+"""``parity ledger``: show a log, and publish sessions into the committed folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_parity import evidence
+from pytest_parity.core.canonical import digest
+from pytest_parity.errors import NothingCompared, ReceiptExists
+from pytest_parity.evidence.entries import Entry
+from pytest_parity.evidence.names import LOG
+
+__all__ = ["publish", "show"]
+
+
+def show(folder: Path) -> int:
+    """Print the log, a line each."""
+    for entry in _entries(folder):
+        subject = entry.subject
+        what = subject.get("name", "")
+        print(f"{entry.n:>6}  {entry.at}  {entry.kind:<10} {subject.get('outcome', ''):<9} {what}")
+    return 0
+
+
+def publish(sessions: Sequence[str], source: Path, target: Path) -> int:
+    """Copy the receipts of whole sessions, byte for byte, and chain them in the target's log.
+
+    Every receipt of a session goes, whatever came of it. Raises NothingCompared for a session without
+    receipts. A receipt that is there already with the same bytes is left alone.
+    """
+    evidence.verify(source).require_intact()
+    receipts = evidence.ReceiptStore(source)
+    published, log = evidence.ReceiptStore(target), evidence.Ledger(target)
+    published.prepare()
+    subjects = {str(e.subject.get("name")): e.subject for e in _entries(source) if e.kind == "receipt"}
+    for session in sessions:
+        names = [name for name in receipts.names() if name.startswith(session + ".")]
+        if not names:
+            raise NothingCompared(
+                f"session {session}", expected=f"receipts in {source}", found="none", mend="See parity ledger show."
+            )
+        order = {name: number for number, name in enumerate(subjects)}
+        count = 0
+        for name in sorted(names, key=lambda n: order.get(n, len(order))):
+            body = receipts.read(name)
+            try:
+                published.publish(name, body)
+            except ReceiptExists:
+                if published.read(name) != body:
+                    raise
+                continue
+            subject = {**subjects.get(name, {}), "name": name, "digest": digest(body)}
+            log.append("receipt", subject, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+            count += 1
+        print(f"{session}: {count} receipts published, {len(names) - count} were there")
+    print(f"head {log.head()}")
+    return 0
+
+
+def _entries(folder: Path) -> list[Entry]:
+    with open(folder / LOG, "rb") as file:
+        return [Entry.read(line, number) for number, line in enumerate(file, start=1)]

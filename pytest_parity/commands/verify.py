@@ -1,0 +1,104 @@
+"""``parity verify``: a stranger's check. Chain, exactness, timing and verdicts, from stored bytes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_parity import evidence
+from pytest_parity.core.canonical import parse
+from pytest_parity.core.claims import Claim
+from pytest_parity.core.plan import Cell, declared_cells
+from pytest_parity.core.receipts import PairRecord, read_pair
+from pytest_parity.core.verdicts import ClaimVerdict, Context, ControlResult, control_result, judge_claim
+from pytest_parity.errors import NothingCompared, ReceiptUnreadable
+
+__all__ = ["verify"]
+
+
+@dataclass(slots=True)
+class _Session:
+    """One session's claims and records."""
+
+    claims: dict[str, tuple[Claim, bool]] = field(default_factory=dict)
+    records: list[PairRecord] = field(default_factory=list)
+    controls: dict[str, list[PairRecord]] = field(default_factory=dict)
+
+
+def verify(folder: Path, since: str | None) -> int:
+    """Check a receipts folder and print what its receipts say of each claim. 0: whole and consistent."""
+    if not folder.is_dir():
+        raise NothingCompared(
+            f"receipts folder {folder}", expected="a folder", found="none", mend="Name the folder with the receipts."
+        )
+    chain = evidence.verify(folder, expected_head=since)
+    for problem in chain.problems:
+        print(f"BROKEN  {problem}")
+    for name in chain.unlogged:
+        print(f"UNLOGGED  {name}: whole, but not in the log (a crash between the two writes)")
+    print(f"{chain.receipts} receipts, {chain.lines} log entries, head {chain.head}")
+    sessions, bad = _read(folder)
+    for line in bad:
+        print(f"UNREADABLE  {line}")
+    for name in sorted(sessions):
+        print(f"session {name}")
+        for verdict in _judge(sessions[name]):
+            print(f"  {verdict.word:<12} {verdict.claim.name}: {verdict.sentence}")
+    return 0 if chain.intact and not bad else 1
+
+
+def _read(folder: Path) -> tuple[dict[str, _Session], list[str]]:
+    store = evidence.ReceiptStore(folder)
+    sessions: dict[str, _Session] = {}
+    bad: list[str] = []
+    for name in store.names():
+        try:
+            body: Any = parse(store.read(name))
+            record = read_pair(name, body)
+            session = sessions.setdefault(record.session, _Session())
+            if record.control_of is not None:
+                session.controls.setdefault(record.control_of, []).append(record)
+                continue
+            claim = Claim.model_validate(_tuples(body["claim"]["row"]))
+            if claim.digest != record.claim_digest:
+                raise ReceiptUnreadable(
+                    f"receipt {name}",
+                    expected=f"a claim whose digest is {record.claim_digest}",
+                    found=claim.digest,
+                    mend="The row in it was edited: it counts for nothing.",
+                )
+            speculative = bool(body["sides"]["candidate"]["configuration"].get("speculative"))
+            session.claims[record.claim] = (claim, speculative)
+            session.records.append(record)
+        except (ReceiptUnreadable, ValueError, KeyError, TypeError) as error:
+            bad.append(str(error) if isinstance(error, ReceiptUnreadable) else f"{name}: {error}")
+    return sessions, bad
+
+
+def _judge(session: _Session) -> Iterator[ClaimVerdict]:
+    for name in sorted(session.claims):
+        claim, speculative = session.claims[name]
+        mine = [record for record in session.records if record.claim == name]
+        controls: dict[str, ControlResult] = {}
+        if claim.metric is not None:
+            controls = {key: control_result(group, claim.metric) for key, group in session.controls.items()}
+        asked = {cell: _planned(cell, mine) for cell in declared_cells(claim)}
+        context = Context(asked={c: reps for c, reps in asked.items() if reps}, speculative=speculative)
+        yield judge_claim(claim, mine, controls, context)
+
+
+def _planned(cell: Cell, records: list[PairRecord]) -> frozenset[int]:
+    """Every rep of the plan when any was measured: a rep that is wanting is then missing, not unasked."""
+    measured = any(r.depth == cell.depth and r.fixture == cell.fixture for r in records)
+    return frozenset(range(1, cell.pairs + 1)) if measured else frozenset()
+
+
+def _tuples(value: Any) -> Any:
+    """JSON lists as the tuples that a claim's fields are."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
