@@ -33,9 +33,13 @@ class Controller:
         self.config = config
         workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.is_worker = bool(workerinput)
-        self.session = ParitySession(config, workerinput.get("parity_session") or new_session_id())
         self.active = options.is_active(config)
         self.named = workerinput.get("parity_named") or options.named_paths(config)
+        self.session = ParitySession(
+            config,
+            workerinput.get("parity_session") or new_session_id(),
+            names_pairs=any("[" in rest for _, rest in self.named),
+        )
         self.deselected = 0
         self.other_failures = 0
         self.verdicts: tuple[ClaimVerdict, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -66,9 +68,19 @@ class ParityHandle:
             raise AssertionError("measure() was called twice: a pair is measured once")
         conductor = self._controller.session.conductor
         self._pair = conductor.measure(
-            self.plan, self._item.nodeid, lanes=lanes, progress=self._controller.progress_of(self.plan)
+            self.plan, self._replay(), lanes=lanes, progress=self._controller.progress_of(self.plan)
         )
         return self._pair
+
+    def _replay(self) -> str:
+        """The command that measures this pair again, from where pytest was started."""
+        config = self._item.config
+        path = os.path.relpath(self._item.path, config.invocation_params.dir)
+        parts = ["pytest", f"{path}::{self._item.nodeid.partition('::')[2]}"]
+        for option in ("--parity-config", "--receipts"):
+            if config.getoption(option) is not None:
+                parts += [option, config.getoption(option)]
+        return shlex.join(parts)
 
     # --- for the plugin -------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ class ParitySession:
 
     config: pytest.Config
     id: str
+    names_pairs: bool = False
+    """Does the command line name single pairs, as ``file::test[pair]``?"""
     asked_ids: dict[str, str] = field(default_factory=dict)
     """Pair id to the node id of the item that asks for it."""
     lease_lost: set[str] = field(default_factory=set)
@@ -70,6 +72,8 @@ class ParitySession:
                 raise ConfigurationError(
                     source, expected="at least one claim", found="none", mend="A gate over nothing passes nothing."
                 )
+        if asked is None and self.names_pairs:
+            return tuple(known)  # a pair that is named by its id may belong to any claim
         if asked is None and self.configuration.default_claims is not None:
             asked, source = self.configuration.default_claims, "default_claims"
         if asked is None or tuple(asked) == ("all",):

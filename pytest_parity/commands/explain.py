@@ -35,7 +35,7 @@ def explain(path: Path) -> int:
         print(f"  prompt: {prompt['tokens']:,} ids of {prompt['fixture']}, {prompt['digest']}")
         print(f"    {prompt['blind_spot']}")
     if record.divergence is not None:
-        print(divergence_text(body["item"], record.divergence, record.name))
+        print(divergence_text(body["replay"], record.divergence, record.name))
     elif record.reason is not None:
         print(f"  {record.reason.code}: {record.reason.sentence}")
     elif record.timing is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from pytest_parity.core.exactness import Divergence
@@ -16,20 +15,14 @@ __all__ = [
     "duration",
     "pair_block",
     "plan_lines",
-    "replay_command",
 ]
 
 WIDTH = 80
 TEXT_AROUND = 24
 
 
-def replay_command(item: str) -> str:
-    """The command that measures one pair again, as a shell takes it."""
-    return f"pytest {shlex.quote(item)}"
-
-
-def divergence_text(item: str, divergence: Divergence, receipt: str) -> str:
-    """What differs, where, what stands around it, and how to see it again."""
+def divergence_text(replay: str, divergence: Divergence, receipt: str) -> str:
+    """What differs, where, what stands around it, and the command that shows it again."""
     d = divergence
     lines = [_headline(d)]
     if d.level == "tokens":
@@ -45,7 +38,7 @@ def divergence_text(item: str, divergence: Divergence, receipt: str) -> str:
         f"candidate {d.candidate_tokens} ({d.candidate_stop})",
         "  No timing exists: a rate over different tokens measures two different computations.",
         f"  receipt: {receipt}",
-        f"  replay:  {replay_command(item)}",
+        f"  replay:  {replay}",
     ]
     return "\n".join(lines)
 

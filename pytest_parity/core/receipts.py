@@ -48,7 +48,7 @@ class PairRecord:
 
     name: str
     session: str
-    item: str
+    replay: str
     claim: str
     claim_digest: str
     depth: int
@@ -194,7 +194,7 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
     return PairRecord(
         name=name,
         session=body["session"],
-        item=body["item"],
+        replay=body["replay"],
         claim=body["claim"]["name"],
         claim_digest=body["claim"]["digest"],
         depth=body["cell"]["depth"],

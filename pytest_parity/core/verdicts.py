@@ -405,7 +405,7 @@ def next_command(claim: Claim, cell: CellVerdict | None) -> str:
     parts = ["pytest", "-m", "parity", "--claims", claim.name]
     if cell is not None and cell.word == "FAIL" and cell.records:
         failed = next((r for r in cell.records if r.outcome == "diverged"), cell.records[0])
-        return shlex.join(["pytest", failed.item]) if failed.item else shlex.join(parts)
+        return failed.replay or shlex.join(parts)
     if cell is not None and cell.asked:
         parts += ["--depths", str(cell.cell.depth), "--fixture-class", cell.cell.fixture]
     return shlex.join(parts)

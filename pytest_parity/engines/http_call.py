@@ -25,7 +25,10 @@ class Caller:
     def __init__(self, base_url: str, where: str) -> None:
         self._where = where
         self._client = httpx.Client(
-            base_url=base_url, trust_env=False, limits=httpx.Limits(max_keepalive_connections=0)
+            base_url=base_url,
+            trust_env=False,
+            verify=False,  # plain http only: there are no certificates to load and to check
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     def __call__(

@@ -87,11 +87,12 @@ class LaunchSpec:
 class Ended:
     """How an engine ended. ``how``: ``exit status 3`` or ``signal SIGKILL``, and why if we did it.
 
-    ``phase``: ``itself``, ``stop``, ``lifeline`` or the memory limit. ``killed``: SIGTERM and the grace were
-    not enough. ``escaped``: processes that had left the engine's session and were ended all the same.
-    ``peak_tree_rss_bytes``: highest sum of resident memory of all its processes, sampled at 10 Hz, shared
-    pages counted once per process. ``peak_main_rss_bytes``: the kernel's high-water mark of the main
-    process, last read at most 0.1 s before the end. ``None`` is unknown.
+    ``phase``: ``itself``, ``stop`` or the memory limit. ``killed``: SIGTERM and the grace were not enough.
+    ``escaped``: processes that had left the engine's session and were ended all the same.
+    ``peak_tree_rss_bytes``: highest sum of resident memory of all its processes, sampled at 10 Hz; shared
+    pages count once per process, and a new process counts half a second after its start at the latest.
+    ``peak_main_rss_bytes``: the kernel's high-water mark of the main process, last read at most 0.1 s before
+    its end. ``None`` is unknown.
     """
 
     how: str
@@ -160,7 +161,7 @@ class EngineProcess:
         open_ = self._read(0.0)
         if "exited" in self._events:
             return _how(self._events["exited"])
-        return None if open_ else "its supervisor was killed"
+        return None if open_ else self._supervisor_gone()
 
     @property
     def peak_rss_bytes(self) -> int | None:
@@ -295,15 +296,19 @@ class EngineProcess:
         raise EngineDied(
             f"engine {self.spec.argv[0]}",
             expected="its supervisor to report that every process of it is gone",
-            found=f"the supervisor killed; alive in the engine's session: {left or 'none'}",
+            found=f"no report, {self._supervisor_gone()}; alive in the engine's session: {left or 'none'}",
             mend="A process that left the session may live on and hold the lease: the next lease names it.",
         )
+
+    def _supervisor_gone(self) -> str:
+        said = f"broke: {self._noise[-1]}" if self._noise else "was killed"
+        return f"its supervisor {said}"
 
     def _summary(self) -> Ended:
         stopped, exited = self._events.get("stopped", {}), self._events.get("exited")
         return Ended(
-            how=_how(exited) if exited else "its supervisor was killed",
-            phase=stopped.get("phase", "supervisor killed"),
+            how=_how(exited) if exited else self._supervisor_gone(),
+            phase=stopped.get("phase", "supervisor gone"),
             killed=stopped.get("killed", True),
             escaped=stopped.get("escaped", 0),
             peak_tree_rss_bytes=stopped.get("peak_tree_rss") or None,

@@ -129,6 +129,17 @@ def signal_all(number: int, session: int) -> set[int]:
     return {pid for pid, its in everyone.items() if its != session}
 
 
+def end_rest() -> None:
+    """SIGKILL until no child is left: nothing to do after an orderly run, all that counts otherwise."""
+    try:
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                signal_all(signal.SIGKILL, 0)
+                time.sleep(0.02)
+    except ChildProcessError:
+        return
+
+
 def launch(spec: dict[str, Any], log_fd: int) -> tuple[int, str | None]:
     """Fork and execute the engine in a session of its own; returns (pid, None) or (pid, "stage: why")."""
     said, say = os.pipe()
@@ -147,9 +158,7 @@ def launch(spec: dict[str, Any], log_fd: int) -> tuple[int, str | None]:
         if os.getppid() != supervisor:
             os._exit(127)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            if (
-                signal.getsignal(number) is not signal.SIG_DFL
-            ):  # an ignored signal would stay ignored after exec
+            if signal.getsignal(number) is not signal.SIG_DFL:  # ignored, it would stay so after exec
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         null = os.open(os.devnull, os.O_RDWR)
@@ -183,7 +192,7 @@ class Supervisor:
         self.tree, self.last_pid, self.scanned_at = {self.pid: self.pid}, b"", 0.0
         self.peak_tree, self.peak_main, self.samples = 0, 0, 0
         self.escaped: set[int] = set()
-        self.stuck_said = False
+        self.main_lives, self.stuck_said = True, False
 
     def run(self) -> None:
         if self.trouble:
@@ -219,20 +228,18 @@ class Supervisor:
             if not self.read_log():
                 break
         self.log.flush()
-        log = {
-            "log_bytes": self.log.total,
-            "log_left_out": self.log.left_out,
-            "log_trouble": self.log.trouble,
-        }
-        killed = bool(self.killed_at)
-        emit("stopped", phase=self.cause, killed=killed, escaped=len(self.escaped), **self.memory(), **log)
+        log = self.log
+        emit(
+            "stopped", phase=self.cause, killed=bool(self.killed_at), escaped=len(self.escaped), **self.memory(),
+            log_bytes=log.total, log_left_out=log.left_out, log_trouble=log.trouble,
+        )  # fmt: skip
 
     def end(self, cause: str, grace_s: float) -> None:
         """Ask everything to end, and set when it is made to. A later call can only shorten the grace."""
         deadline = time.monotonic() + grace_s
         if not self.cause:
             self.cause, self.deadline = cause, deadline
-            # A stopped process acts on the first after the second. Without grace there is nothing to ask for.
+            # A stopped process acts on the first after the second. Without grace nothing is asked.
             for number in (signal.SIGTERM, signal.SIGCONT) if grace_s > 0 else ():
                 self.escaped |= signal_all(number, self.pid)
         self.deadline = min(self.deadline, deadline)
@@ -254,6 +261,7 @@ class Supervisor:
             if pid == 0:
                 return False
             if pid == self.pid:
+                self.main_lives = False
                 emit("exited", status=os.waitstatus_to_exitcode(status), phase=self.cause or "itself")
                 self.end("itself", _LIFELINE_GRACE_S)
 
@@ -267,8 +275,9 @@ class Supervisor:
         for pid in self.tree:
             fields = read_proc(f"/proc/{pid}/statm").split()
             total += int(fields[1]) * _PAGE if len(fields) > 1 else 0
-        high = read_proc(f"/proc/{self.pid}/status").partition(b"VmHWM:")[2].split(None, 1)
-        self.peak_main = max(self.peak_main, int(high[0]) * 1024 if high else 0)
+        if self.main_lives:  # later the number may be a stranger's
+            high = read_proc(f"/proc/{self.pid}/status").partition(b"VmHWM:")[2].split(None, 1)
+            self.peak_main = max(self.peak_main, int(high[0]) * 1024 if high else 0)
         self.peak_tree, self.samples = max(self.peak_tree, total), self.samples + 1
         if self.limit and total > self.limit:
             self.end(f"memory limit: {total} of {self.limit} bytes", 0.0)
@@ -329,13 +338,13 @@ def main() -> int:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         Supervisor(json.loads(line), commands, wake).run()
     except OSError as error:
         emit("failed", why=f"{error.filename or 'supervisor'}: {error.strerror}")
-        signal_all(signal.SIGKILL, 0)
         return 1
+    finally:
+        end_rest()
     return 0
 
 

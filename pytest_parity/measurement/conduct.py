@@ -43,7 +43,7 @@ class _Window:
     """Everything seen around one pair, for its receipt."""
 
     admitted: Admitted
-    item: str
+    replay: str
     lease: dict[str, Any] | None = None
     scans: list[dict[str, Any]] = field(default_factory=list)
     prompt: PromptFixture | None = None
@@ -63,19 +63,19 @@ class Conductor:
     def measure(
         self,
         plan: PairPlan,
-        item: str,
+        replay: str,
         *,
         lanes: tuple[str, str] | None = None,
         progress: Progress | None = None,
     ) -> MeasuredPair:
         """Conduct the pair and return it, exactness still unknown.
 
-        ``item``: the test's node id, for the receipt. ``lanes``: (candidate, reference) instead of the claim's.
+        ``replay``: the command that measures this pair again. ``lanes``: (candidate, reference) instead of the claim's.
         Raises LeaseUnavailable with nothing written, and Unfinished once a receipt says void, broken or
         refused. An interruption leaves a broken receipt and goes on upwards.
         """
         admitted = admit(self.workspace, self.claims, plan, lanes)
-        window = _Window(admitted, item)
+        window = _Window(admitted, replay)
         if admitted.refusal is not None:
             raise self._end(window, Result("refused", reason=admitted.refusal))
         with session_lock(self.workspace.session_lock):
@@ -132,7 +132,7 @@ class Conductor:
         assert transcripts[0] is not None and transcripts[1] is not None
         return MeasuredPair(
             plan,
-            window.item,
+            window.replay,
             (transcripts[0], transcripts[1]),
             window.admitted.level,
             window.admitted.minimum_tokens,
@@ -314,7 +314,7 @@ class Conductor:
         return {
             "format": FORMAT,
             "session": workspace.session,
-            "item": window.item,
+            "replay": window.replay,
             "pair": plan.id,
             "claim": {
                 "name": plan.cell.claim,

@@ -111,14 +111,14 @@ class MeasuredPair:
     def __init__(
         self,
         plan: PairPlan,
-        item: str,
+        replay: str,
         sides: tuple[Transcript, Transcript],
         level: Level,
         minimum: int,
         write: Writer,
     ) -> None:
         self.plan = plan
-        self.item = item
+        self.replay = replay
         self.level: Level = level
         self._minimum = minimum
         self._sides: tuple[Transcript, Transcript] | None = sides
@@ -161,4 +161,4 @@ class MeasuredPair:
 
     def _diverged(self, divergence: Divergence, minimum: int) -> NoReturn:
         receipt = self._write(Result("diverged", divergence=divergence), minimum)
-        raise Diverged(divergence_text(self.item, divergence, receipt.name), divergence, receipt)
+        raise Diverged(divergence_text(self.replay, divergence, receipt.name), divergence, receipt)

@@ -102,8 +102,8 @@ def test_file_of_another_user(path: Path) -> None:
     os.chown(path, NOBODY, NOBODY)
     assert refusal(path) == (
         f"lease file {path}: expected a file of this user (uid 0) or of root; found a file of uid {NOBODY}, "
-        "who could replace it at any time. Let root make the file once for all users, or set lease = to a file "
-        "of your own."
+        "who could replace it at any time. Let root make the file once for all users, or set lease = to a "
+        "file of your own."
     )
 
 

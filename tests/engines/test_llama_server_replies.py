@@ -18,7 +18,6 @@ from pytest_parity.errors import (
     EngineNotReady,
     MalformedReply,
     ParityError,
-    SettingsIgnored,
 )
 
 PROMPT = (5, 6, 7)
@@ -407,4 +406,3 @@ def test_a_repeat_that_is_none(repeat: Sequence[Step], text: str) -> None:
 def test_broken_streams_end_in_one_of_our_errors(script: Sequence[Step], kind: type[EngineError]) -> None:
     with pytest.raises(kind):
         generate(script)
-    assert not issubclass(kind, SettingsIgnored)

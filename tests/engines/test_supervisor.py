@@ -148,7 +148,9 @@ def test_lease_is_held_by_engine_and_supervisor_until_the_last_process(tmp_path:
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_EX)
     process = EngineProcess.start(spec(tmp_path, "/bin/sleep", "60"), [fd])
-    assert os.path.samestat(os.stat(f"/proc/{process.pid}/fd/{fd}"), os.stat(path))
+    supervisor = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    for pid in (process.pid, supervisor):
+        assert os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), os.stat(path))
     os.close(fd)
     assert locked(path)
     process.stop()
@@ -252,6 +254,14 @@ def test_ctrl_c_is_not_the_supervisors(tmp_path: Path, engine: Engine) -> None:
     assert process.ended() == "signal SIGTERM (supervisor told to end)"
 
 
+def gone(program: str, why: str) -> str:
+    return (
+        f"engine {program}: expected its supervisor to report that every process of it is gone; "
+        f"found no report, {why}; alive in the engine's session: none. "
+        "A process that left the session may live on and hold the lease: the next lease names it."
+    )
+
+
 def test_killed_supervisor_takes_the_engine_along(engine: Engine) -> None:
     process = engine("/bin/sh", "-c", "sleep 600 & echo $!; wait")
     child = said(process)
@@ -261,14 +271,23 @@ def test_killed_supervisor_takes_the_engine_along(engine: Engine) -> None:
     wait_until(lambda: not alive(process.pid))
     with pytest.raises(EngineDied) as caught:
         process.stop()
-    assert str(caught.value) == (
-        "engine /bin/sh: expected its supervisor to report that every process of it is gone; found the "
-        "supervisor "
-        "killed; alive in the engine's session: none. A process that left the session may live on and hold "
-        "the lease: the next lease names it."
-    )
+    assert str(caught.value) == gone("/bin/sh", "its supervisor was killed")
     assert not alive(child)
-    assert process.stop().phase == "supervisor killed"
+    assert process.stop().phase == "supervisor gone"
+
+
+def test_broken_supervisor_ends_everything_first(engine: Engine) -> None:
+    process = engine(*python(ESCAPING))
+    grandchild = said(process)
+    assert process._child.stdin is not None
+    process._child.stdin.write(b"garbage\n")
+    wait_until(process.ended)
+    wait_until(lambda: not alive(process.pid) and not alive(grandchild), limit_s=2)
+    why = "its supervisor broke: json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+    wait_until(lambda: process.ended() == why)
+    with pytest.raises(EngineDied) as caught:
+        process.stop()
+    assert str(caught.value) == gone(sys.executable, why)
 
 
 def test_memory_limit(engine: Engine) -> None:

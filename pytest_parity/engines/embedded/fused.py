@@ -127,7 +127,7 @@ class FusedKernels:
         block, offset = divmod(start, _ROTATION_BLOCK)
         table = self._rotations.get(block)
         if table is None:
-            # Two blocks long, so that a step that crosses the end of the first still finds its rotations here.
+            # Two blocks long, so that a step that crosses the end of the first finds its rotations here.
             table = self._rotations_from(block * _ROTATION_BLOCK, 2 * _ROTATION_BLOCK)
             self._rotations = {block: table}
         return table[offset : offset + count]
@@ -135,4 +135,5 @@ class FusedKernels:
     def _rotations_from(self, start: int, count: int) -> NDArray[np.complex64]:
         positions = np.arange(start, start + count, dtype=np.float64)
         angles = positions[:, None] * self._geometry.frequencies
-        return np.exp(1j * angles).astype(np.complex64)[:, None]
+        turned: NDArray[np.complex64] = np.exp(1j * angles).astype(np.complex64)
+        return turned[:, None]

@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -269,6 +270,9 @@ def serve(options: Options) -> int:
     )
     server = _Server(config)
     server.ignore_sigterm = options.faults.ignore_sigterm
+    # Uvicorn takes the signals when it runs; whoever reads the line below may send one before that.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, server.handle_exit)
     host, port = listener.getsockname()[:2]
     sys.stdout.write(f"listening on {host}:{port}\n")
     sys.stdout.flush()
