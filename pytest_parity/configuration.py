@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -63,11 +64,11 @@ class Register(BaseModel):
 
 def load_configuration(path: Path) -> Configuration:
     """Read ``parity.toml``. Raises ConfigurationError."""
-    text, data = _read(path)
+    text, data = _read(path, path.name)
     try:
         top = _Top(**data)
     except ValidationError as error:
-        raise _placed(path, text, (), data, error) from None
+        raise _placed(path, text, (), error) from None
     engines: dict[str, EngineDescription] = {}
     for name, table in top.engines.items():
         if not isinstance(table, Mapping):
@@ -77,10 +78,17 @@ def load_configuration(path: Path) -> Configuration:
                 found=repr(table),
                 mend=f"Write [engines.{name}].",
             )
+        if "name" in table:
+            raise ConfigurationError(
+                f"{path.name}:{_line(text, ('engines', name, 'name'))}: engines.{name}.name",
+                expected="a known field",
+                found="an unknown field",
+                mend=f"Take it out: the name is the table's, [engines.{name}].",
+            )
         try:
             engines[name] = EngineDescription(name=name, **table)
         except ValidationError as error:
-            raise _placed(path, text, ("engines", name), table, error) from None
+            raise _placed(path, text, ("engines", name), error) from None
     root = path.parent.resolve()
     return Configuration(
         path=path,
@@ -108,9 +116,11 @@ def load_register(configuration: Configuration) -> Register:
             found="none",
             mend="Write a claim: see docs/claims.md.",
         )
+    texts: dict[str, str] = {}
     for file in files:
-        text, data = _read(file)
-        place = file.relative_to(configuration.root).as_posix()
+        place = Path(os.path.relpath(file, configuration.root)).as_posix()
+        text, data = _read(file, place)
+        texts[place] = text
         unknown = sorted(set(data) - {"claims"})
         if unknown:
             raise ConfigurationError(
@@ -119,7 +129,15 @@ def load_register(configuration: Configuration) -> Register:
                 found=repr(unknown[0]),
                 mend="Correct the table's name.",
             )
-        for name, row in data.get("claims", {}).items():
+        rows = data.get("claims", {})
+        if not isinstance(rows, Mapping):
+            raise ConfigurationError(
+                f"{place}:{_line(text, ('claims',))}: 'claims'",
+                expected="[claims.NAME] tables",
+                found=repr(rows),
+                mend="Write one table for each claim.",
+            )
+        for name, row in rows.items():
             line = _line(text, ("claims", name))
             if name in claims:
                 raise ConfigurationError(
@@ -137,66 +155,74 @@ def load_register(configuration: Configuration) -> Register:
                     f"{place}:{spot}: {error.thing}", expected=error.expected, found=error.found, mend=error.mend
                 ) from None
             places[name] = place
-    _check_engines(configuration, claims, places)
+    _check_engines(configuration, claims, places, texts)
     return Register(claims=claims, places=places)
 
 
 def _check_engines(
-    configuration: Configuration, claims: Mapping[str, Claim], places: Mapping[str, str]
+    configuration: Configuration,
+    claims: Mapping[str, Claim],
+    places: Mapping[str, str],
+    texts: Mapping[str, str],
 ) -> None:
+    def spot(name: str, field: str) -> str:
+        return f"{places[name]}:{_line(texts[places[name]], ('claims', name, field))}"
+
     for name, claim in claims.items():
-        for role, engine, lane in (
-            ("candidate", claim.candidate, claim.lane),
-            ("reference", claim.reference, claim.other_lane),
+        for role, engine, lane, lane_field in (
+            ("candidate", claim.candidate, claim.lane, "lane"),
+            ("reference", claim.reference, claim.other_lane, "reference_lane" if claim.reference_lane else "lane"),
         ):
             if engine not in configuration.engines:
                 raise ConfigurationError(
-                    f"{places[name]}: claim {name!r}, {role} {engine!r}",
+                    f"{spot(name, role)}: claim {name!r}, {role} {engine!r}",
                     expected=f"an engine of {configuration.path.name}: {', '.join(configuration.engines) or 'none there'}",
                     found=repr(engine),
                     mend=f"Describe it under [engines.{engine}], or correct the name.",
                 )
             if lane not in configuration.engines[engine].lanes:
                 raise ConfigurationError(
-                    f"{places[name]}: claim {name!r}, lane {lane!r} of {engine}",
+                    f"{spot(name, lane_field)}: claim {name!r}, lane {lane!r} of {engine}",
                     expected=f"one of its lanes: {', '.join(configuration.engines[engine].lanes)}",
                     found=repr(lane),
                     mend=f"Describe it under [engines.{engine}.lanes.{lane}], or correct the name.",
                 )
 
 
-def _read(path: Path) -> tuple[str, dict[str, Any]]:
+def _read(path: Path, place: str) -> tuple[str, dict[str, Any]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{path.name}", expected="a file", found="none", mend="Write it: the README shows one."
+            place, expected="a file", found="none", mend="Write it: the README shows one."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"{path.name}", expected="readable UTF-8", found=str(error), mend="Correct the file."
+            place, expected="readable UTF-8", found=str(error), mend="Correct the file."
         ) from None
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        spot = f":{place.group(1)}:{place.group(2)}" if place else ""
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        spot = f":{found.group(1)}:{found.group(2)}" if found else f":{len(text.splitlines())}"
         reason = re.sub(r" \(at .*\)$", "", str(error))
         raise ConfigurationError(
-            f"{path.name}{spot}", expected="TOML", found=reason, mend="Correct the syntax."
+            f"{place}{spot}", expected="TOML", found=reason, mend="Correct the syntax."
         ) from None
 
 
 def _placed(
-    path: Path, text: str, above: tuple[str, ...], data: Mapping[str, Any], error: ValidationError
+    path: Path, text: str, above: tuple[str, ...], error: ValidationError
 ) -> ConfigurationError:
     first = error.errors()[0]
     loc = tuple(str(part) for part in first["loc"])
     where = ".".join((*above, *loc)) or "the file"
-    expected = first["msg"].removeprefix("Value error, ")
-    found = "an unknown field" if first["type"] == "extra_forbidden" else repr(first.get("input"))
+    expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    found = repr(first["input"]) if loc else "the table as written"
     if first["type"] == "extra_forbidden":
-        expected = "a known field"
+        expected, found = "a known field", "an unknown field"
+    if first["type"] == "missing":
+        expected, found = "a value", "nothing"
     return ConfigurationError(
         f"{path.name}:{_line(text, (*above, *loc))}: {where}",
         expected=expected,

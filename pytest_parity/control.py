@@ -44,19 +44,22 @@ class Controller:
         self.other_failures = 0
         self.verdicts: tuple[ClaimVerdict, ...] = ()
         self.recovered: tuple[str, ...] = ()
-        self.config_error: ConfigurationError | None = None
+        self.config_error: str | None = None
         self.evidence_error: ParityError | None = None
         self._diverged: dict[str, int] = {}
         self._generic: set[str] = set()
+        self._own_test: set[str] = set()
+        self.gate: str | None = config.getoption("--parity-gate")
+        self.dry = bool(config.getoption("--parity-plan") or config.getoption("collectonly", False))
 
     # --- configuration and collection -------------------------------------------------------------
 
     def check_configuration(self) -> None:
         """Read everything once, so that an unreadable register ends the run with status 4."""
+        if (count := options.reruns(self.config)) and not self.dry:
+            raise pytest.UsageError(f"parity: {options.rerun_text(f'--reruns {count}')}")
         try:
             _ = self.session.plan
-        except ConfigurationError as error:
-            raise pytest.UsageError(f"parity: {error}") from None
         except ParityError as error:
             raise pytest.UsageError(f"parity: {error}") from None
 
@@ -64,8 +67,9 @@ class Controller:
         """Give a test function its pairs."""
         try:
             pairs = self._pairs_for(metafunc)
-        except ConfigurationError as error:
-            self.config_error = error
+        except ParityError as error:
+            self.config_error = str(error)
+            self._tell(error=self.config_error)
             raise pytest.UsageError(f"parity: {error}") from None
         metafunc.parametrize(
             "parity", [pytest.param(pair, id=pair.id) for pair in pairs], indirect=True, scope="function"
@@ -92,6 +96,7 @@ class Controller:
                 found=repr(name),
                 mend="Correct the marker, or write the claim's row.",
             )
+        self._own_test.add(name)
         return [pair for pair in pairs if pair.cell.claim == name]
 
     def select(self, items: list[pytest.Item]) -> None:
@@ -100,18 +105,18 @@ class Controller:
             return
         others = [item for item in items if item.get_closest_marker("parity") is None]
         mine = [item for item in items if item.get_closest_marker("parity") is not None]
-        own_test = {str(m.kwargs["claim"]) for item in mine for m in item.iter_markers("parity") if "claim" in m.kwargs}
         kept: list[pytest.Item] = []
         dropped: list[pytest.Item] = []
         for item in mine:
             pair = self._pair_of_item(item)
-            if pair is None or (self._is_generic(item) and pair.cell.claim in own_test):
+            if pair is None or (self._is_generic(item) and pair.cell.claim in self._own_test):
                 continue
             (kept if self.active or self._is_named(item) else dropped).append(item)
         order = {pair.id: number for number, pair in enumerate(self.session.plan.pairs)} if kept else {}
         kept.sort(key=lambda item: order.get(getattr(self._pair_of_item(item), "id", ""), 0))
         if dropped:
             self.deselected = len(dropped)
+            self._tell(deselected=len(dropped))
             self.config.hook.pytest_deselected(items=dropped)
         items[:] = [*others, *kept]
         self.session.ask([item.nodeid for item in kept])
@@ -129,7 +134,7 @@ class Controller:
     def _is_named(self, item: pytest.Item) -> bool:
         rest = item.nodeid.partition("::")[2]
         return any(
-            str(item.path) == path and (rest == name or rest.startswith((name + "[", name + "::")))
+            str(item.path.resolve()) == path and (rest == name or rest.startswith((name + "[", name + "::")))
             for path, name in self.named
         )
 
@@ -148,7 +153,20 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        self.session.ask(ids)
+        try:
+            self.session.ask(ids)
+        except ParityError as error:
+            self.config_error = str(error)
+
+    def _tell(self, **news: object) -> None:
+        """From a worker to the controller; arrives when the worker ends."""
+        if self.is_worker:
+            self.config.workeroutput.setdefault("parity", {}).update(news)  # type: ignore[attr-defined]
+
+    def hear(self, news: Mapping[str, Any]) -> None:
+        """What a worker told. Each of them collects the same tests."""
+        self.deselected = max(self.deselected, news.get("deselected", 0))
+        self.config_error = self.config_error or news.get("error")
 
     # --- before and while running -----------------------------------------------------------------
 
@@ -163,13 +181,15 @@ class Controller:
         if self.config.getoption("--parity-plan"):
             self._print_plan()
             session.items.clear()
+        if self.dry:
+            return (yield)
         if not self.is_worker and (self.session.asked_ids or self.active):
             self._recover()
         with progress.pinned(self.session):
             try:
                 return (yield)
             finally:
-                if not self.is_worker and self.session.asked_ids and not self.config.getoption("--parity-plan"):
+                if not self.is_worker and (self.session.asked_ids or self.gate is not None):
                     self._decide(session)
 
     def _recover(self) -> None:
@@ -200,8 +220,11 @@ class Controller:
         claim = self.session.register.claims.get(pair.cell.claim)
         if claim is None or self.session.filter.other_plan or pair.rep <= pair.cell.first_look:
             return False
-        first = self._records_of(pair, range(1, pair.cell.first_look + 1))
-        return not second_look_needed(claim, pair.cell, first, self._control(claim))
+        try:
+            first = self._records_of(pair, range(1, pair.cell.first_look + 1))
+            return not second_look_needed(claim, pair.cell, first, self._control(claim))
+        except ParityError:
+            return False  # its own set-up says what is wrong
 
     def _control(self, claim: Claim) -> ControlResult:
         planned = next((p for p in self.session.plan.pairs if p.cell.control_of == control_key(claim)), None)
@@ -277,7 +300,7 @@ class Controller:
             session.exitstatus = UNREADABLE
         elif self.config.getoption("--parity-plan") and self.session.asked_ids and exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.OK
-        elif exitstatus in (0, 1, 5) and self.session.asked_ids:
+        elif exitstatus in (0, 1, 5) and not self.dry and (self.session.asked_ids or self.gate is not None):
             session.exitstatus = self._status()
 
     def _status(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from pytest_parity import options
 from pytest_parity.core.claims import Claim
 from pytest_parity.core.plan import Cell, PairPlan
 from pytest_parity.errors import LeaseUnavailable, ParityError
@@ -25,10 +26,13 @@ class ParityHandle:
     def __init__(self, controller: Controller, item: pytest.Item, plan: PairPlan | None) -> None:
         if plan is None:
             pytest.fail("the parity fixture has no pair: no claim of the register is asked for here", pytrace=False)
+        if (count := options.reruns(item.config)) or item.get_closest_marker("flaky") is not None:
+            pytest.fail(options.rerun_text(f"--reruns {count}" if count else "the marker flaky"), pytrace=False)
         self._controller = controller
         self._item = item
         self._pair: MeasuredPair | None = None
         self._skipped = False
+        self._properties: list[tuple[str, object]] = []
         self.plan = plan
 
     @property
@@ -93,7 +97,12 @@ class ParityHandle:
 
     def require_recorded(self) -> None:
         """Fail an item that measured nothing, or did not record what it measured."""
-        if self._skipped or self._controller.session.conductor.has_receipt(self.plan):
+        if self._skipped:
+            return
+        record = self._controller.session.conductor.read(self.plan)
+        if record is not None:
+            if record.outcome != "passed":
+                pytest.fail(f"the pair is {record.outcome}, and the test went on as if it were not", pytrace=False)
             return
         if self._pair is None:
             pytest.fail("nothing was measured: a parity test calls parity.measure().exact().record()", pytrace=False)
@@ -109,7 +118,10 @@ class ParityHandle:
         if report.when == "setup":
             return
         properties = report.user_properties
+        if report.when == "teardown":
+            properties.extend(self._properties)  # JUnit reads those of the teardown
         if report.when == "call":
+            before = len(properties)
             if isinstance(error, LeaseUnavailable):
                 properties.append(("parity_cause", "lease"))
                 report.longrepr = str(error)
@@ -118,4 +130,5 @@ class ParityHandle:
             record = self._controller.session.conductor.read(self.plan)
             if record is not None:
                 properties.extend(self._controller.properties(self.plan, record))
+            self._properties = properties[before:]
             self._controller.mark_expected(self.plan, report, error)

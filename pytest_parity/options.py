@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["add_options", "is_active", "named_paths"]
+__all__ = ["add_options", "distributes", "is_active", "named_paths", "rerun_text", "reruns"]
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -27,9 +27,21 @@ def add_options(parser: pytest.Parser) -> None:
 def is_active(config: pytest.Config) -> bool:
     """Were parity items asked for as a whole? (A node id by name asks for single ones.)"""
     option = config.option
-    return bool(
-        option.parity_plan or option.parity_gate or re.search(r"\bparity\b", getattr(option, "markexpr", "") or "")
-    )
+    marks = " ".join((getattr(option, "markexpr", "") or "").split())
+    return bool(option.parity_plan or option.parity_gate or re.search(r"(?<!\bnot )\bparity\b", marks))
+
+
+def distributes(config: pytest.Config) -> bool:
+    """Does this process hand its tests to xdist's workers?"""
+    return getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput")
+
+
+def reruns(config: pytest.Config) -> int:
+    """How often pytest-rerunfailures would run a failed test again; 0 where it isn't installed."""
+    try:
+        return int(config.getoption("--reruns", None) or config.getini("reruns") or 0)
+    except (KeyError, ValueError):
+        return 0
 
 
 def named_paths(config: pytest.Config) -> list[tuple[str, str]]:
@@ -41,6 +53,14 @@ def named_paths(config: pytest.Config) -> list[tuple[str, str]]:
         if separator and not text.startswith("-"):
             found.append((str((Path(config.invocation_params.dir) / file).resolve()), rest))
     return found
+
+
+def rerun_text(found: str) -> str:
+    """Why a pair is not run beside a plugin that runs failed tests again (trap T36)."""
+    return (
+        f"parity tests under {found}: expected each pair to be measured once; found a plugin that would run it "
+        "until it passes. Leave the reruns out of this run: a failed pair is evidence too."
+    )
 
 
 def integers(option: str, text: str | None) -> tuple[int, ...] | None:

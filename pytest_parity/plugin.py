@@ -31,7 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "parity(claim=NAME): a pair of an engine claim; runs only when asked for with -m parity"
     )
     if options.is_active(config):
+        if config.option.parity_plan:
+            config.option.dist, config.option.tx = "no", []  # workers would have nothing to do
         _controller(config).check_configuration()
+    elif options.distributes(config) and options.named_paths(config) and (config.rootpath / "parity.toml").exists():
+        _controller(config)  # the workers collect; verdicts and the session's name come from here
 
 
 def _controller(config: pytest.Config) -> Controller:
@@ -60,11 +64,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _controller(config).select(items)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    told = getattr(node, "workeroutput", {}).get("parity")
+    if told:
+        _controller(node.config).hear(told)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    result = yield
-    if HANDLE in item.stash:
-        item.stash[HANDLE].require_recorded()
+    try:
+        result = yield
+        if HANDLE in item.stash:
+            item.stash[HANDLE].require_recorded()
+    finally:
+        if HANDLE in item.stash:
+            item.stash[HANDLE].close()
     return result
 
 

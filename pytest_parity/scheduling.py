@@ -21,7 +21,7 @@ def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> A
 
     class ParityScheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            pair = session.pair_of(nodeid)
+            pair = session.pair_of(nodeid) if session.asked_ids else None
             return pair.group if pair is not None else nodeid
 
     return ParityScheduling(config, log)

@@ -148,8 +148,8 @@ class ParitySession:
     def pair_of(self, nodeid: str) -> PairPlan | None:
         """The pair that a node id asks for."""
         bracket = nodeid.rpartition("[")[2].removesuffix("]") if nodeid.endswith("]") else ""
-        if bracket in self.by_id:
-            return self.by_id[bracket]
+        if not bracket or bracket in self.by_id:
+            return self.by_id.get(bracket)
         return next((p for i, p in self.by_id.items() if bracket.startswith(i + "-") or bracket.endswith("-" + i)), None)
 
     def ask(self, nodeids: Sequence[str]) -> None:

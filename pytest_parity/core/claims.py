@@ -26,7 +26,7 @@ Word = Literal["PASS", "MISS", "UNRESOLVED", "FAIL", "INVALID", "INCOMPLETE", "U
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class DepthEntry(_Model):
@@ -62,8 +62,8 @@ class Claim(_Model):
     wording: str = Field(min_length=1)
     candidate: str
     reference: str
-    lane: str = "plain"
-    reference_lane: str | None = None
+    lane: str = Field(default="plain", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)
+    reference_lane: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=60)
     kind: Kind
     metric: str | None = None
     margin: float | None = Field(default=None, ge=0, lt=1)
@@ -92,14 +92,14 @@ class Claim(_Model):
         for name in value:
             check_class(name)
         if len(set(value)) != len(value):
-            raise ValueError("a fixture class is named twice")
+            raise ValueError("each fixture class once")
         return value
 
     @field_validator("depths")
     @classmethod
     def _distinct_depths(cls, value: tuple[DepthEntry, ...]) -> tuple[DepthEntry, ...]:
         if len({entry.depth for entry in value}) != len(value):
-            raise ValueError("a depth is named twice")
+            raise ValueError("each depth once")
         return value
 
     @model_validator(mode="after")
@@ -114,31 +114,37 @@ class Claim(_Model):
         for field in ("metric", "margin", "threshold", "statistic"):
             given, needed = getattr(self, field) is not None, field in wanted[self.kind]
             if needed and not given:
-                raise ValueError(f"kind {self.kind!r} needs {field!r}")
+                raise ValueError(f"{field!r} in a claim of kind {self.kind!r}")
             if given and not needed:
-                raise ValueError(f"kind {self.kind!r} takes no {field!r}")
+                raise ValueError(f"no {field!r} in a claim of kind {self.kind!r}")
         for name in (self.metric, *self.floors):
             if name is not None and name not in METRICS:
-                raise ValueError(f"metric {name!r} is not in the metrics table: {', '.join(METRICS)}")
+                raise ValueError(f"metrics of the metrics table ({', '.join(METRICS)}), not {name!r}")
         if self.kind == "exact" and self.exactness == "none":
-            raise ValueError("kind 'exact' needs an exactness level, not 'none'")
+            raise ValueError("an exactness level other than 'none' in a claim of kind 'exact'")
         if self.exactness == "none" and (self.because is None or self.kind != "reported"):
             raise ValueError(
-                "exactness 'none' needs because = \"…\" and kind = \"reported\": its numbers are context and satisfy no claim"
+                "because = \"…\" and kind = \"reported\" beside exactness 'none': such numbers satisfy no claim"
             )
         every = (self.pairs, *(entry.pairs for entry in self.depths if entry.pairs))
         if self.kind != "exact" and "2" in every:
-            raise ValueError("plan '2' is for exact claims: two pairs cannot decide a performance claim")
+            raise ValueError("plan '2' in exact claims only: two pairs decide no claim about speed")
         if self.kind == "exact" and set(every) != {"2"}:
-            raise ValueError("an exact claim takes pairs = \"2\": exactness needs no statistics")
-        self._wording_has_no_unknown_blanks()
+            raise ValueError("pairs = \"2\" in an exact claim: exactness needs no statistics")
+        self._wording_can_be_filled()
         return self
 
-    def _wording_has_no_unknown_blanks(self) -> None:
-        known = {"depths", "candidate", "reference", "margin", "threshold", "lane", "fixtures", "output_tokens"}
-        blanks = {name for _, name, _, _ in string.Formatter().parse(self.wording) if name}
+    def _wording_can_be_filled(self) -> None:
+        known = {"depths", "candidate", "reference", "lane", "fixtures", "output_tokens"}
+        known |= {name for name in ("margin", "threshold") if getattr(self, name) is not None}
+        blanks = {name for _, name, _, _ in string.Formatter().parse(self.wording) if name is not None}
         if blanks - known:
-            raise ValueError(f"wording has unknown blanks: {', '.join(sorted(blanks - known))}")
+            unknown = ", ".join(f"{{{name}}}" for name in sorted(blanks - known))
+            raise ValueError(f"blanks in the wording that this row can fill ({', '.join(sorted(known))}), not {unknown}")
+        try:
+            self.sentence()
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"plain blanks such as {{depths}} in the wording: {error}") from None
 
     @property
     def performance(self) -> bool:
@@ -179,8 +185,8 @@ class Claim(_Model):
             depths=depths[0] if len(depths) == 1 else ", ".join(depths[:-1]) + " and " + depths[-1],
             candidate=self.candidate,
             reference=self.reference,
-            margin=f"{(self.margin or 0) * 100:g} %",
-            threshold=f"{self.threshold:g}" if self.threshold is not None else "",
+            margin=f"{self.margin * 100:g} %" if self.margin is not None else None,
+            threshold=f"{self.threshold:g}" if self.threshold is not None else None,
             lane=self.lane,
             fixtures=", ".join(self.fixtures),
             output_tokens=self.output_tokens,
@@ -195,12 +201,18 @@ class Claim(_Model):
 
 def _plan(name: str) -> str:
     if name not in PLANS:
-        raise ValueError(f"plan {name!r} is none of {', '.join(PLANS)}")
+        raise ValueError(f"one of {', '.join(PLANS)}")
     return name
 
 
 def parse_claim(name: str, row: Mapping[str, Any]) -> Claim:
     """A claim from a table of the register. Raises ConfigurationError that names the field."""
+    if not isinstance(row, Mapping):
+        raise ConfigurationError(
+            f"claim {name!r}", expected="a table of fields", found=repr(row), mend=f"Write [claims.{name}]."
+        )
+    if "name" in row:
+        raise _unknown_field(name, "name", Claim)
     data = dict(row)
     data.setdefault("pairs", "2" if data.get("kind") == "exact" else None)
     if data["pairs"] is None:
@@ -232,36 +244,45 @@ def parse_claim(name: str, row: Mapping[str, Any]) -> Claim:
             f"claim {name!r}: {error.thing}", expected=error.expected, found=error.found, mend=error.mend
         ) from None
     except ValidationError as error:
-        raise _readable(name, data, error) from None
-    except TypeError as error:
-        raise ConfigurationError(
-            f"claim {name!r}", expected="a table of fields", found=str(error), mend="See docs/claims.md."
-        ) from None
+        raise _readable(name, error) from None
 
 
-def _readable(name: str, data: Mapping[str, Any], error: ValidationError) -> ConfigurationError:
+_INSTEAD = {
+    "missing": "a value",
+    "tuple_type": "a list",
+    "model_type": "a table",
+    "too_short": "at least one entry",
+}
+"""Words for people who write TOML, by the type of pydantic's error."""
+
+
+def _readable(name: str, error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the row"
-    field = str(first["loc"][0]) if first["loc"] else None
+    where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(set(Claim.model_fields) - {"name"}))
-        return ConfigurationError(
-            f"claim {name!r}, field {where!r}",
-            expected=f"one of {known}",
-            found="an unknown field",
-            mend="Correct the spelling, or take the field out.",
-        )
-    if first["type"] == "missing":
-        return ConfigurationError(
-            f"claim {name!r}, field {where!r}",
-            expected="a value",
-            found="nothing",
-            mend="Add the field; docs/claims.md says what it means.",
-        )
-    found = repr(data[field]) if field is not None and field in data else "the row as written"
+        parts: dict[object, type[BaseModel]] = {"depths": DepthEntry, "expected": Expected}
+        return _unknown_field(name, where, parts.get(first["loc"][0], Claim))
+    expected = _INSTEAD.get(first["type"], first["msg"])
+    if first["type"] == "model_type" and first["loc"][0] == "depths":
+        expected = "a whole number, or a table with depth"
+    if first["type"] == "string_pattern_mismatch":
+        expected = f"a name of the form {first['ctx']['pattern']}"
+    for prefix in ("Value error, ", "Input should be ", "String should have "):
+        expected = expected.removeprefix(prefix)
+    found = "nothing" if first["type"] == "missing" else repr(first["input"]) if where else "the row as written"
     return ConfigurationError(
-        f"claim {name!r}, {where if field is None else 'field ' + repr(where)}",
-        expected=first["msg"].removeprefix("Value error, "),
+        f"claim {name!r}, field {where!r}" if where else f"claim {name!r}, the row",
+        expected=expected,
         found=found if len(found) < 120 else found[:117] + "…",
         mend="Correct the row; docs/claims.md has every field.",
+    )
+
+
+def _unknown_field(name: str, where: str, model: type[BaseModel]) -> ConfigurationError:
+    known = ", ".join(sorted(set(model.model_fields) - {"name"}))
+    return ConfigurationError(
+        f"claim {name!r}, field {where!r}",
+        expected=f"one of {known}",
+        found="an unknown field",
+        mend="Correct the spelling, or take the field out.",
     )

@@ -43,6 +43,7 @@ class Divergence:
     ``position``: index of the first differing output token (byte, for level ``text``), from 0.
     ``candidate_id`` and ``reference_id``: ``None`` where that side had already ended.
     ``candidate_near`` and ``reference_near``: ids from ``near_start`` on, around the position.
+    ``candidate_tokens`` and ``reference_tokens``: output lengths, ``None`` where the engine did not tell.
     """
 
     level: Level
@@ -57,8 +58,8 @@ class Divergence:
     reference_text: str
     candidate_stop: StopReason | None
     reference_stop: StopReason | None
-    candidate_tokens: int
-    reference_tokens: int
+    candidate_tokens: int | None
+    reference_tokens: int | None
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
@@ -95,23 +96,26 @@ def compare(
         difference = None
     if difference is not None:
         return difference
-    tokens = _length(ours, level)
-    if tokens < minimum_tokens:
+    tokens = _length(ours)
+    shorter = min(tokens, _length(theirs))
+    if shorter < minimum_tokens:
         raise NothingCompared(
             "exactness",
             expected=f"at least {minimum_tokens} output token{'s' if minimum_tokens != 1 else ''} on both sides",
-            found=f"{tokens}",
+            found=f"{shorter}",
             mend="Ask for more output tokens, or use a prompt that does not end at once.",
         )
     return Exact(level, tokens, candidate.clockwork, reference.clockwork, ours, theirs)
 
 
-def _length(words: Words, level: Level) -> int:
-    if words.output_ids is not None:
-        return len(words.output_ids)
-    if words.predicted is not None:
-        return words.predicted
-    return len(words.text) if level == "text" else 0
+def _counted(words: Words) -> int | None:
+    return len(words.output_ids) if words.output_ids is not None else words.predicted
+
+
+def _length(words: Words) -> int:
+    """Output tokens; a text without ids or a count is at least one token, and proves no more."""
+    counted = _counted(words)
+    return counted if counted is not None else int(bool(words.text))
 
 
 def _compare_tokens(ours: Words, theirs: Words) -> Divergence | None:
@@ -183,6 +187,6 @@ def _divergence(
         reference_text=theirs.text,
         candidate_stop=ours.stop,
         reference_stop=theirs.stop,
-        candidate_tokens=len(left),
-        reference_tokens=len(right),
+        candidate_tokens=_counted(ours),
+        reference_tokens=_counted(theirs),
     )

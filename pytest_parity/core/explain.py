@@ -34,8 +34,8 @@ def divergence_text(replay: str, divergence: Divergence, receipt: str) -> str:
     lines += [
         f"  reference text: {_around(d.reference_text, at)}",
         f"  candidate text: {_around(d.candidate_text, at)}",
-        f"  lengths and ends: reference {d.reference_tokens} ({d.reference_stop}), "
-        f"candidate {d.candidate_tokens} ({d.candidate_stop})",
+        f"  lengths and ends: reference {_told(d.reference_tokens)} ({_told(d.reference_stop)}), "
+        + f"candidate {_told(d.candidate_tokens)} ({_told(d.candidate_stop)})",
         "  No timing exists: a rate over different tokens measures two different computations.",
         f"  receipt: {receipt}",
         f"  replay:  {replay}",
@@ -50,10 +50,15 @@ def _headline(d: Divergence) -> str:
         short = "candidate" if d.candidate_id is None else "reference"
         return f"first difference at output token {d.position}: the {short} ended there, the other side went on"
     if d.kind == "stop":
-        return f"the same {d.candidate_tokens} tokens, another stop reason: candidate {d.candidate_stop}, reference {d.reference_stop}"
+        same = f"the same {d.candidate_tokens} tokens" if d.level == "tokens" else "the same text"
+        return f"{same}, another stop reason: candidate {_told(d.candidate_stop)}, reference {_told(d.reference_stop)}"
     if d.kind == "count":
         return "the same tokens, but the two engines count them differently"
     return f"first difference at byte {d.position} of the text"
+
+
+def _told(value: object) -> str:
+    return "not told" if value is None else str(value)
 
 
 def _ids(ids: Sequence[int], start: int, position: int) -> str:

@@ -146,8 +146,9 @@ def make_plan(
         raise NothingCompared(
             "the plan", expected="at least one claim", found="none", mend="Name one with --claims, or write one."
         )
-    _refuse_unknown("--depths", only.depths, {c.depth for claim in claims for c in declared_cells(claim)})
-    _refuse_unknown("--fixture-class", only.fixtures, {c.fixture for claim in claims for c in declared_cells(claim)})
+    declared = [cell for claim in claims for cell in declared_cells(claim)]
+    _refuse_unknown("--depths", only.depths, sorted({cell.depth for cell in declared}))
+    _refuse_unknown("--fixture-class", only.fixtures, sorted({cell.fixture for cell in declared}))
     asked: list[tuple[Claim, Cell]] = []
     missing: list[tuple[str, str]] = []
     for claim in claims:
@@ -169,6 +170,7 @@ def make_plan(
             planned.add(key)
             pairs.extend(PairPlan(controls[key], rep, group) for rep in range(1, CONTROL_PAIRS + 1))
         pairs.extend(PairPlan(cell, rep, group) for rep in range(1, _reps(cell, only) + 1))
+    _refuse_shared_ids(pairs)
     return SessionPlan(tuple(pairs), tuple(missing))
 
 
@@ -197,18 +199,33 @@ def _controls(asked: Iterable[tuple[Claim, Cell]]) -> dict[str, Cell]:
     return found
 
 
+def _refuse_shared_ids(pairs: Iterable[PairPlan]) -> None:
+    """An id is a receipt's name: two pairs of one id would be one pair."""
+    owners: dict[str, str] = {}
+    for pair in pairs:
+        owner = f"{pair.cell.claim} at {pair.cell.depth} {pair.cell.fixture}"
+        if pair.id in owners:
+            raise ConfigurationError(
+                f"pair {pair.id}",
+                expected="an id that one pair of the session has",
+                found=f"two: of {owners[pair.id]} and of {owner}",
+                mend="Rename a claim, a lane or a file: names of controls are control-REFERENCE-LANE.",
+            )
+        owners[pair.id] = owner
+
+
 def _reps(cell: Cell, only: Filter) -> int:
     if only.reps is not None:
         return only.reps
     return PLANS[only.pairs][-1] if only.pairs is not None else cell.pairs
 
 
-def _refuse_unknown(option: str, asked: Sequence[object] | None, declared: set[object] | set[int] | set[str]) -> None:
+def _refuse_unknown(option: str, asked: Sequence[object] | None, declared: Sequence[object]) -> None:
     unknown = [str(value) for value in asked or () if value not in declared]
     if unknown:
         raise ConfigurationError(
             f"{option} {','.join(unknown)}",
-            expected=f"values that the asked claims declare: {', '.join(str(v) for v in sorted(declared, key=str))}",
+            expected=f"values that the asked claims declare: {', '.join(map(str, declared))}",
             found=", ".join(unknown),
             mend="Options filter cells and never widen a claim: declare the cell in the register first.",
         )

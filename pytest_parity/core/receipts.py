@@ -6,12 +6,13 @@ is held against that and never believed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pytest_parity.core.exactness import Divergence, Exact, Level, compare
+from pytest_parity.core.exactness import LEVELS, Divergence, Exact, Level, compare
 from pytest_parity.core.metrics import METRICS
+from pytest_parity.core.plan import order_of
 from pytest_parity.core.timing import PairTiming, derive, ratio
 from pytest_parity.core.transcript import Clockwork, Event, Transcript, Words
 from pytest_parity.errors import ParityError, ReceiptUnreadable
@@ -109,8 +110,13 @@ def clockwork_body(clock: Clockwork) -> dict[str, Any]:
 
 
 def exact_body(exact: Exact) -> dict[str, Any]:
-    """An exact result as JSON values."""
-    return {"level": exact.level, "tokens": exact.tokens, "ids_from": exact.candidate_words.ids_from}
+    """An exact result as JSON values. ``ids_from``: ``repeat`` where one side's ids come from a repeat."""
+    return {"level": exact.level, "tokens": exact.tokens, "ids_from": _ids_from(exact)}
+
+
+def _ids_from(exact: Exact) -> Literal["stream", "repeat"]:
+    either = {exact.candidate_words.ids_from, exact.reference_words.ids_from}
+    return "repeat" if "repeat" in either else "stream"
 
 
 def divergence_body(divergence: Divergence) -> dict[str, Any]:
@@ -132,12 +138,15 @@ def timing_body(timing: PairTiming) -> dict[str, Any]:
 def words_of(body: Mapping[str, Any]) -> Words:
     """Words from a receipt."""
     ids = body["output_ids"]
+    _whole_numbers(ids or ())
     return Words(**{**body, "output_ids": tuple(ids) if ids is not None else None})
 
 
 def clockwork_of(body: Mapping[str, Any]) -> Clockwork:
     """Clockwork from a receipt."""
     sent = body["sent_ns"]
+    _whole_numbers((sent, body["end_after_ns"], *(after for after, _ in body["events"])))
+    _whole_numbers(tokens for _, tokens in body["events"] if tokens is not None)
     return Clockwork(
         sent_ns=sent,
         events=tuple(Event(sent + after, tokens) for after, tokens in body["events"]),
@@ -147,21 +156,29 @@ def clockwork_of(body: Mapping[str, Any]) -> Clockwork:
     )
 
 
+def _whole_numbers(values: Iterable[object]) -> None:
+    """Raise ValueError for a value that equals a whole number and is none, such as 1.0 or true."""
+    for value in values:
+        if type(value) is not int:
+            raise ValueError(f"{value!r} is no whole number")
+
+
 def read_pair(name: str, body: Mapping[str, Any]) -> PairRecord:
     """A receipt's body as a :class:`PairRecord`, exactness and timing recomputed.
 
     Raises ReceiptUnreadable when the format is unknown, a field is missing, or what the receipt says about
     itself is not what its own words and events give.
     """
-    if body.get("format") != FORMAT:
+    found = body.get("format") if isinstance(body, Mapping) else body
+    if found != FORMAT:
         raise ReceiptUnreadable(
-            f"receipt {name}", expected=f"format {FORMAT}", found=repr(body.get("format")), mend="Use the version that wrote it."
+            f"receipt {name}", expected=f"format {FORMAT}", found=repr(found), mend="Use the version that wrote it."
         )
     try:
         return _read(name, body)
     except ReceiptUnreadable:
         raise
-    except (KeyError, TypeError, ValueError, ParityError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, ParityError) as error:
         raise ReceiptUnreadable(
             f"receipt {name}",
             expected="the fields of its format",
@@ -173,6 +190,11 @@ def read_pair(name: str, body: Mapping[str, Any]) -> PairRecord:
 def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
     outcome: Outcome = body["outcome"]
     level: Level = body["level"]
+    if outcome not in get_args(Outcome) or level not in LEVELS:
+        raise ValueError(f"outcome {outcome!r} at level {level!r}")
+    _check_types(body)
+    if body["order"] != order_of(body["rep"]):
+        raise _contradiction(name, "order of the sides")
     timing: PairTiming | None = None
     divergence: Divergence | None = None
     tokens: int | None = None
@@ -181,7 +203,7 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         exact = _again(body, level)
         if isinstance(exact, Divergence) or exact_body(exact) != body["exactness"]:
             raise _contradiction(name, "exactness")
-        tokens, ids_from = exact.tokens, exact.candidate_words.ids_from
+        tokens, ids_from = exact.tokens, _ids_from(exact)
         timing = derive(exact)
         if timing_body(timing) != body["timing"]:
             raise _contradiction(name, "timing")
@@ -190,7 +212,9 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         if not isinstance(again, Divergence) or divergence_body(again) != body["divergence"]:
             raise _contradiction(name, "divergence")
         divergence = again
-    reason = body["reason"]
+    reason = Reason(**body["reason"]) if body["reason"] is not None else None
+    if (reason is None) != (outcome in ("passed", "diverged")):
+        raise _contradiction(name, "reason")
     return PairRecord(
         name=name,
         session=body["session"],
@@ -206,7 +230,7 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         attempt=body["attempt"],
         order=body["order"],
         outcome=outcome,
-        reason=Reason(**reason) if reason is not None else None,
+        reason=reason,
         level=level,
         tokens=tokens,
         timing=timing,
@@ -217,6 +241,32 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         measured_at=body["at"],
         ids_from=ids_from,
     )
+
+
+_WHOLE = (("cell", "depth"), ("cell", "output_tokens"), ("rep",), ("attempt",), ("minimum_tokens",))
+_TEXT = (
+    ("session",),
+    ("item",),
+    ("claim", "name"),
+    ("claim", "digest"),
+    ("cell", "fixture"),
+    ("cell", "plan"),
+    ("sides", "candidate", "configuration_digest"),
+    ("sides", "reference", "configuration_digest"),
+    ("code", "digest"),
+    ("at",),
+)
+
+
+def _check_types(body: Mapping[str, Any]) -> None:
+    """Raise TypeError for a field of another type than this package writes."""
+    for kinds, paths in (((int,), _WHOLE), ((str,), _TEXT), ((str, type(None)), (("cell", "control_of"),))):
+        for path in paths:
+            value: Any = body
+            for step in path:
+                value = value[step]
+            if type(value) not in kinds:
+                raise TypeError(f"{'.'.join(path)} is {value!r}")
 
 
 def _again(body: Mapping[str, Any], level: Level) -> Exact | Divergence:

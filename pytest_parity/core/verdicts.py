@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pytest_parity.core import diagnostics, stats
 from pytest_parity.core.claims import Claim, Expected
@@ -102,7 +102,10 @@ def control_result(records: Sequence[PairRecord], metric_name: str) -> ControlRe
     known = [pair for _, pair in readings if pair is not None]
     if len(known) != CONTROL_PAIRS or [rep for rep, _ in readings] != list(range(1, CONTROL_PAIRS + 1)):
         return ControlResult(None, f"the control has {len(known)} of {CONTROL_PAIRS} pairs")
-    logs = stats.pair_log_ratios([a for a, _ in known], [b for _, b in known], metric(metric_name).direction)
+    try:
+        logs = stats.pair_log_ratios([a for a, _ in known], [b for _, b in known], metric(metric_name).direction)
+    except ParityError as error:
+        return ControlResult(None, f"the control cannot be read: {error}")
     return ControlResult(stats.control(logs), "")
 
 
@@ -118,6 +121,8 @@ def judge_cell(
         return CellVerdict(cell, "INCOMPLETE", "not asked for in this run", False, True, mine, expected=expected)
     blank = CellVerdict(cell, "", "", True, False, mine, expected=expected, for_want_of_lease=lost)
     found = _judge_asked(claim, blank, reps, control, context)
+    if found.diagnostic and expected is not None and expected.verdict != "FAIL":
+        return replace(found, expected=None)  # no word on speed exists that could be held against it
     held = found.word == expected.verdict if expected is not None else found.held
     return replace(found, held=held)
 
@@ -150,7 +155,7 @@ def _judge_asked(
             f"{cell.plan!r}; exact in each, and no verdict on speed exists",
         )
     if claim.kind == "exact":
-        return replace(blank, word="PASS", held=True, sentence=_proven(claim, blank))
+        return _broken_floor(claim, blank) or replace(blank, word="PASS", held=True, sentence=_proven(claim, blank))
     return _with_numbers(claim, blank, control)
 
 
@@ -185,8 +190,15 @@ def _without_numbers(
         return replace(
             blank, word="INCOMPLETE", sentence=f"r{first.rep} is {first.outcome}: {first.reason.sentence}"
         )
+    short = next((r for r in records if r.level != claim.exactness or (r.tokens or 0) < claim.minimum_tokens), None)
+    if short is not None:
+        sentence = f"r{short.rep} proves {short.tokens} tokens at level {short.level!r}, less than the claim asks"
+        return replace(blank, word="INCOMPLETE", sentence=sentence)
     present = {r.rep for r in records}
-    needed = reps if claim.kind == "exact" or context.other_plan else reps & frozenset(range(1, blank.cell.first_look + 1))
+    if len(present) != len(records) or len({r.session for r in records}) > 1:
+        return replace(blank, word="INCOMPLETE", sentence="pairs of several sessions are never put together")
+    may_stop = claim.kind in ("parity", "at-least") and not context.other_plan
+    needed = reps & frozenset(range(1, blank.cell.first_look + 1)) if may_stop else reps
     missing = sorted(needed - present)
     if missing or not records:
         why = "the lease was not to be had" if blank.for_want_of_lease else "not measured"
@@ -216,16 +228,16 @@ def _with_numbers(claim: Claim, blank: CellVerdict, control: ControlResult) -> C
     except ParityError as error:
         return replace(blank, word="INCOMPLETE", sentence=str(error))
     blank = replace(blank, description=description)
-    broken = _broken_floor(claim, records)
+    broken = _broken_floor(claim, blank)
     if broken is not None:
-        return replace(blank, word="FAIL", sentence=broken)
+        return broken
     if claim.kind == "reported":
         return replace(
             blank, word="RECORDED", held=True, sentence=f"median pair {description.median_pair_ratio:.4f}; recorded, never a pass"
         )
     bar = claim.bar
     assert bar is not None
-    decision = _decide(claim, blank.cell, logs, description, control)
+    decision = _decide(claim, blank.cell, records, control)
     needed = diagnostics.pairs_needed(logs, bar, decision.floor_log)
     blank = replace(blank, decision=decision, needed=needed, notes=_notes(decision, description))
     if control.diverged:
@@ -249,21 +261,34 @@ def _describe(
 
 
 def _decide(
-    claim: Claim,
-    cell: Cell,
-    logs: Sequence[float],
-    description: diagnostics.Description,
-    control: ControlResult,
+    claim: Claim, cell: Cell, records: Sequence[PairRecord], control: ControlResult
+) -> stats.CellDecision:
+    """The rule at the last look that was taken; look 1 decides only by what was known when it was taken."""
+    plan = stats.plan(cell.plan)
+    whole = _by_rule(claim, plan, records, control)
+    if not whole.undeclared_continuation:
+        return whole
+    earlier = _by_rule(claim, plan, records[: cell.first_look], control)
+    if earlier.word in ("PASS", "MISS"):
+        return replace(earlier, pairs_given=len(records), undeclared_continuation=True)
+    later = _by_rule(claim, replace(plan, looks=plan.looks[1:]), records, control)
+    return replace(later, plan=plan, look=2, alpha_spent=plan.total_alpha)
+
+
+def _by_rule(
+    claim: Claim, plan: stats.StatPlan, records: Sequence[PairRecord], control: ControlResult
 ) -> stats.CellDecision:
     """The rule, with the one objection that this room knows: an order effect beyond half the margin."""
-    assert claim.bar is not None
+    assert claim.bar is not None and claim.metric is not None
+    known = [pair for pair in (r.readings(claim.metric) for r in records) if pair is not None]
+    logs, description = _describe(claim.metric, records, [a for a, _ in known], [b for _, b in known])
     floor = control.control.floor_log if control.control is not None else None
     state = control.control.state if control.control is not None else "absent"
     objections: list[stats.Objection] = []
     order = description.order_effect
     if claim.margin and order is not None and abs(order.effect_log) > claim.margin / 2:
         objections.append("order-effect")
-    return stats.decide(logs, stats.plan(cell.plan), claim.bar, floor, state, objections)
+    return stats.decide(logs, plan, claim.bar, floor, state, objections)
 
 
 def second_look_needed(
@@ -272,12 +297,12 @@ def second_look_needed(
     """Must the second look be measured? ``records``: those of the first. Unknown counts as yes."""
     if claim.metric is None or claim.bar is None or claim.kind == "point":
         return True
-    known = [pair for pair in (r.readings(claim.metric) for r in records) if pair is not None]
-    if len(known) != cell.first_look:
+    if sum(r.readings(claim.metric) is not None for r in records) != cell.first_look:
         return True
-    ours, theirs = [a for a, _ in known], [b for _, b in known]
-    logs, description = _describe(claim.metric, records, ours, theirs)
-    return _decide(claim, cell, logs, description, control).word == "NEEDS_LOOK_2"
+    try:
+        return _decide(claim, cell, records, control).word == "NEEDS_LOOK_2"
+    except ParityError:
+        return True
 
 
 def _point(
@@ -345,16 +370,17 @@ def _notes(decision: stats.CellDecision, description: diagnostics.Description) -
     return tuple(notes)
 
 
-def _broken_floor(claim: Claim, records: Sequence[PairRecord]) -> str | None:
-    for name, least in claim.floors.items():
-        for record in records:
-            readings = record.readings(name)
-            if readings is None:
-                return f"floor {name} >= {least:g}: {name} is unknown in r{record.rep}"
-            good = readings[0] >= least if metric(name).direction == "rate" else readings[0] <= least
-            if not good:
-                sign = ">=" if metric(name).direction == "rate" else "<="
-                return f"floor {name} {sign} {least:g} broken in r{record.rep}: {readings[0]:.4g}"
+def _broken_floor(claim: Claim, blank: CellVerdict) -> CellVerdict | None:
+    """The first absolute bound on the candidate that does not hold, or cannot be looked at."""
+    for name, bound in claim.floors.items():
+        rate = metric(name).direction == "rate"
+        floor = f"floor {name} {'>=' if rate else '<='} {bound:g}"
+        for record in blank.records:
+            reading = record.timing.candidate.value(name) if record.timing is not None else None
+            if reading is None:
+                return replace(blank, word="INCOMPLETE", sentence=f"{floor}: {name} is unknown in r{record.rep}")
+            if not (reading >= bound if rate else reading <= bound):
+                return replace(blank, word="FAIL", sentence=f"{floor} broken in r{record.rep}: {reading:.4g}")
     return None
 
 
@@ -396,7 +422,7 @@ def judge_claim(
         cells,
         held,
         command=None if word in HOLDING else next_command(claim, worst or next((c for c in cells if c.word not in HOLDING), None)),
-        minimum_lower=min(lowers) if lowers and len(lowers) == len(cells) else None,
+        minimum_lower=min(lowers) if word == "PASS" and len(lowers) == len(cells) else None,
     )
 
 
@@ -438,12 +464,15 @@ def _combine(claim: Claim, cells: Sequence[CellVerdict], context: Context) -> tu
         hit = next(c for c in missing if c.asked)
         return "INCOMPLETE", f"{_at(hit)}: {hit.sentence}"
     misses = [c for c in cells if c.word == "MISS"]
-    if misses and (claim.kind == "point" or _any_at_holm(cells)):
-        return "MISS", f"{_at(misses[0])}: {misses[0].sentence}"
-    open_cells = [c for c in cells if c.word in ("UNRESOLVED", "MISS")]
+    firm = misses if claim.kind == "point" else _misses_at_holm(cells)
+    if firm:
+        return "MISS", f"{_at(firm[0])}: {firm[0].sentence}"
+    open_cells = [*misses, *(c for c in cells if c.word == "UNRESOLVED")]
     if open_cells:
+        first, *others = open_cells
         note = " (below the threshold in its own cell, not at the level that all cells together ask)" if misses else ""
-        return "UNRESOLVED", f"{_at(open_cells[0])}: {open_cells[0].sentence}{note}"
+        more = f"; open as well: {', '.join(map(_at, others))}" if others else ""
+        return "UNRESOLVED", f"{_at(first)}: {first.sentence}{note}{more}"
     words = {c.word for c in cells}
     if words == {"RECORDED"}:
         return "RECORDED", "recorded as context; it satisfies no claim"
@@ -454,19 +483,18 @@ def _combine(claim: Claim, cells: Sequence[CellVerdict], context: Context) -> tu
     return "INCOMPLETE", "cells of different kinds"
 
 
-def _any_at_holm(cells: Sequence[CellVerdict]) -> bool:
-    """Is some cell below its threshold at Holm's level over all declared cells?"""
+def _misses_at_holm(cells: Sequence[CellVerdict]) -> list[CellVerdict]:
+    """The cells below their threshold at Holm's level over all declared cells."""
     pvalues = []
     for cell in cells:
         decision = cell.decision
         if decision is None or cell.description is None:
-            return False
+            return []
         logs = [stats.threshold_log(r) for r in cell.description.pair_ratios][: decision.pairs_used]
         pvalues.append(
             stats.plan_p(logs, decision.plan, stats.threshold_log(decision.threshold), side="below")
         )
-    missed = [cell.word == "MISS" for cell in cells]
-    return any(m and rejected for m, rejected in zip(missed, stats.holm(pvalues), strict=True))
+    return [c for c, below in zip(cells, stats.holm(pvalues), strict=True) if below and c.word == "MISS"]
 
 
 def _at(cell: CellVerdict) -> str:

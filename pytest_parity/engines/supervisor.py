@@ -230,8 +230,8 @@ class Supervisor:
         self.log.flush()
         log = self.log
         emit(
-            "stopped", phase=self.cause, killed=bool(self.killed_at), escaped=len(self.escaped), **self.memory(),
-            log_bytes=log.total, log_left_out=log.left_out, log_trouble=log.trouble,
+            "stopped", phase=self.cause, killed=bool(self.killed_at), escaped=len(self.escaped),
+            **self.memory(), log_bytes=log.total, log_left_out=log.left_out, log_trouble=log.trouble,
         )  # fmt: skip
 
     def end(self, cause: str, grace_s: float) -> None:
@@ -338,6 +338,7 @@ def main() -> int:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         Supervisor(json.loads(line), commands, wake).run()
     except OSError as error:

@@ -128,8 +128,8 @@ class Appender:
 def head(root: Path) -> str:
     """The digest of the last whole line of the log in ``root``: what a stranger needs to find it cut short.
 
-    ``GENESIS``, the digest of no bytes, when nothing was logged. Raises ``LedgerBroken`` when the last line is
-    no entry, ``EvidenceError`` when the log can't be read.
+    ``GENESIS``, the digest of no bytes, when nothing was logged. Raises ``LedgerBroken`` when the last line
+    is no entry, or when the log can't be read.
     """
     try:
         fd = os.open(root / LOG, os.O_RDONLY)

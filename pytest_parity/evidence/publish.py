@@ -24,8 +24,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 def publish_file(disk: Disk, folder: Path, filename: str, body: bytes, *, thing: str) -> Path:
     """Write ``body`` durably as ``folder/filename`` and return that path.
 
-    Raises ``FileExistsError`` when the name is taken, and ``StorageFailed`` when the volume refuses. A process
-    that dies in here leaves the whole file or none, and at most a temporary that ``sweep`` knows.
+    Raises ``FileExistsError`` when the name is taken, and ``StorageFailed`` when the volume refuses. A
+    process that dies in here leaves the whole file or none, and at most a temporary that ``sweep`` knows.
     """
     final = folder / filename
     temporary = folder / f".tmp-{os.getpid()}-{os.urandom(8).hex()}"

@@ -20,7 +20,7 @@ __all__ = ["Recovered", "log_unlogged"]
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """``entries``: what was appended. ``unreadable``: receipts left alone, as their bytes aren't canonical."""
+    """``entries``: what was appended. ``unreadable``: receipts left alone: their bytes aren't canonical."""
 
     entries: tuple[Entry, ...]
     unreadable: tuple[str, ...]

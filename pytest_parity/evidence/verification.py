@@ -44,17 +44,18 @@ class Problem:
 class Verification:
     """What a reading of a whole receipts folder found.
 
-    ``lines``: whole lines read. ``head``: digest of the last of them. ``receipts``: how many files were read
-    and compared with the log. ``problems``: what doesn't hold, the first 100; ``more_problems`` counts the
-    rest. Left by a crash, and mended by ``log_unlogged``: ``unlogged``, receipts that are whole and not in the
-    log; ``torn``, bytes after the last whole line; ``unlogged_torn``, files of torn bytes without their entry.
+    ``lines``: whole lines read. ``head``: digest of the last of them. ``files``: how many receipts, intents
+    and torn pieces were read and compared with the log. ``problems``: what doesn't hold, the first 100;
+    ``more_problems`` counts the rest. Left by a crash, and mended by ``log_unlogged``: ``unlogged``, receipts
+    that are whole and not in the log; ``torn``, bytes after the last whole line; ``unlogged_torn``, files of
+    torn bytes without their entry.
     ``open_intents``: intents in the log whose receipt isn't. ``since_expected``: lines after the expected
     head, ``None`` when none was given or it wasn't found.
     """
 
     lines: int
     head: str
-    receipts: int
+    files: int
     problems: tuple[Problem, ...]
     more_problems: int
     unlogged: tuple[str, ...]
@@ -229,7 +230,7 @@ class _Reading:
         return Verification(
             lines=self.number,
             head=self.head,
-            receipts=self.files,
+            files=self.files,
             problems=tuple(self.problems),
             more_problems=self.more,
             unlogged=tuple(sorted(self.unlogged)),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
 
 from pytest_parity.core.canonical import parse
+from pytest_parity.core.claims import Claim
 from pytest_parity.core.explain import claim_failure
 from pytest_parity.core.plan import Cell
 from pytest_parity.core.receipts import PairRecord, read_pair
@@ -33,16 +35,19 @@ def records_of(session: ParitySession) -> list[PairRecord]:
 
 
 def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
-    """The verdict of every claim of this run that has an asked cell."""
+    """The verdict of every claim of this run that has an asked cell; under a gate, of every claim it names."""
     records = records_of(session)
     asked: dict[Cell, set[int]] = {}
     for pair in session.asked_pairs():
         asked.setdefault(pair.cell, set()).add(pair.rep)
     lost = frozenset(pair.cell for pair in session.asked_pairs() if pair.id in session.lease_lost)
     names = {cell.claim for cell in asked if cell.control_of is None}
+    gate = session.config.getoption("--parity-gate")
     verdicts = []
     for claim in session.claims:
         if claim.name not in names:
+            if gate is not None:
+                verdicts.append(_not_asked(claim, session))
             continue
         engine = session.configuration.engines[claim.candidate]
         stale = [session.workspace.installed(name).check_pin(session.workspace.today()) for name in (claim.candidate, claim.reference)]
@@ -53,8 +58,24 @@ def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
             stale=next((why for why in stale if why is not None), None),
             lease_lost=lost,
         )
-        verdicts.append(judge_claim(claim, records, _controls(records, claim.metric), context))
+        verdict = judge_claim(claim, records, _controls(records, claim.metric), context)
+        verdicts.append(verdict if gate is None else _gated(verdict, gate))
     return tuple(verdicts)
+
+
+def _not_asked(claim: Claim, session: ParitySession) -> ClaimVerdict:
+    """A claim that a gate names and this run leaves out: it fails."""
+    why = dict(session.plan.not_asked).get(claim.name, "no test asked for it in this run")
+    return replace(judge_claim(claim, (), {}, Context({})), sentence=f"not asked: {why}")
+
+
+def _gated(verdict: ClaimVerdict, gate: str) -> ClaimVerdict:
+    """Under a gate a claim that is not whole fails, whatever its asked cells say."""
+    partial = [cell for cell in verdict.cells if not cell.asked or cell.diagnostic]
+    if not partial or not verdict.held:
+        return verdict
+    first = f"{partial[0].cell.id}: {partial[0].sentence}"
+    return replace(verdict, held=False, sentence=f"gate {gate} takes whole claims only; {first}")
 
 
 def _controls(records: list[PairRecord], metric_name: str | None) -> dict[str, ControlResult]:
@@ -96,7 +117,7 @@ def emit(
                 outcome="passed",
                 longrepr=None,
                 when=when,
-                user_properties=[MARK, *_properties(verdict)] if when == "call" else [MARK],
+                user_properties=[MARK] if when == "setup" else [MARK, *_properties(verdict)],
                 duration=0.0,
             )
             if when == "call":

@@ -96,6 +96,21 @@ def test_anything_but_a_regular_file(path: Path, make: object, found: str) -> No
     assert not (path.parent / "nowhere").exists()
 
 
+def test_link_planted_between_looking_and_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.touch()
+    open_ = os.open
+
+    def planting(name: Path, flags: int, mode: int = 0o777) -> int:
+        monkeypatch.setattr(os, "open", open_)
+        path.unlink()
+        make_link(path)
+        return open_(name, flags, mode)
+
+    monkeypatch.setattr(os, "open", planting)
+    assert refusal(path) == unopenable(path, "Too many levels of symbolic links")
+    assert (path.parent / "precious").read_text() == "kept"
+
+
 @root_only
 def test_file_of_another_user(path: Path) -> None:
     path.touch()

@@ -9,7 +9,7 @@ import pytest
 from raw_server import LAST_CHUNK, STREAM_HEAD, Step, chunk, plain, raw_server, sse, stream
 
 from pytest_parity.core.transcript import Transcript
-from pytest_parity.engines.driver import Request
+from pytest_parity.engines.driver import Driver, Request
 from pytest_parity.engines.llama_server import LlamaServerDriver
 from pytest_parity.errors import (
     ConfigurationError,
@@ -141,6 +141,25 @@ def test_what_is_asked() -> None:
         "seed": 42,
         "min_keep": 2,
     }
+
+
+def test_progress_tells_prefill_from_decode() -> None:
+    script: list[Step] = [STREAM_HEAD]
+    for done in (1, 2, 3):
+        progress = {"total": 3, "cache": 0, "processed": done}
+        script += [chunk(sse(partial([-1], "", 0, prompt_progress=progress))), 0.12]
+    for event in FOUR:
+        script += [chunk(sse(event)), 0.12]
+    told: list[tuple[str, int, int]] = []
+    with raw_server([*script, chunk(sse(final())), LAST_CHUNK]) as server:
+        driver: Driver = LlamaServerDriver(server.url)
+        driver.generate(request(), lambda *step: told.append(step))
+        driver.close()
+    assert told[-1] == ("decode", 4, 4)
+    assert ("prefill", 3, 3) in told
+    assert all(0 <= done <= total == {"prefill": 3, "decode": 4}[phase] for phase, done, total in told)
+    counts = [done for phase, done, _ in told if phase == "decode"]
+    assert counts == sorted(counts)
 
 
 def test_speculative_counts_and_rounds_where_told() -> None:
@@ -379,6 +398,9 @@ REPEAT = "unstreamed repeat of engine at HOST (the stream carried 2 of 4 ids)"
          "text that was streamed; found 4 ids (4 counted) and another text, ending 'a\U0001f600\ufffd'. "
          "The output ends inside a character: ask for a token more or fewer, or compare at level 'text'.")),
         (plain(200, whole({"tokens": [1, 2, 3, 5]})), (f"MalformedReply: {REPEAT}: expected the streamed ids among "
+         "its ids, in order; found another sequence with the same text. "
+         "The engine does not repeat itself: the ids of the measured answer are not to be had.")),
+        (plain(200, whole({"tokens": [4, 2, 3, 1]})), (f"MalformedReply: {REPEAT}: expected the streamed ids among "
          "its ids, in order; found another sequence with the same text. "
          "The engine does not repeat itself: the ids of the measured answer are not to be had.")),
         (plain(503, {"error": {"message": "busy"}}), ("EngineNotReady: /completion of engine at HOST: expected status "

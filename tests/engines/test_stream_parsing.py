@@ -64,6 +64,10 @@ def test_a_line_feed_in_the_next_read_belongs_to_the_carriage_return_before() ->
     ]
 
 
+def test_a_carriage_return_is_remembered_over_an_empty_read() -> None:
+    assert events_of(b"data: a\r", b"", b"\ndata: b\r\n\r\n") == [SseEvent(2, "a\nb")]
+
+
 LINES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8)
 
 

@@ -264,6 +264,14 @@ def test_progress_is_told_rarely_and_counts_events() -> None:
     assert all(b"data:" in newest for _, newest in told)
 
 
+def test_a_field_cut_between_two_looks_is_counted_once() -> None:
+    head = STREAM_HEAD.replace(b"Transfer-Encoding: chunked\r\n", b"")
+    told: list[int] = []
+    script: list[Step] = [head, 0.2, b"da", 0.2, b"ta: 1\n\ndata:", 0.2, b" 2\n\n", 0.2, b":\n\n"]
+    ask(script, watch=lambda seen, newest: told.append(seen))
+    assert told == [0, 2, 2, 2]
+
+
 def test_what_progress_raises_is_not_taken_for_the_engines_fault() -> None:
     def watch(seen: int, newest: bytes) -> None:
         raise BrokenPipeError("the terminal is gone")

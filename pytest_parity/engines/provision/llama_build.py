@@ -27,6 +27,10 @@ CONFIGURE_LIMIT_S = 900.0
 BUILD_LIMIT_S = 3 * 3600.0
 START_LIMIT_S = 60.0
 
+# What cmake, make and ninja say of their progress. The compiler's warnings about somebody else's source,
+# twenty thousand lines of them, go to the log only.
+_PROGRESS = re.compile(r"-- |\[ *\d+(%|/\d+)\]|.*\b(error|fatal)\b", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class Workshop:
@@ -128,7 +132,8 @@ def _build(
 
         def tee(line: str) -> None:
             stream.write(f"{line}\n")
-            report(line)
+            if _PROGRESS.match(line):
+                report(line)
 
         # git is kept from looking above the source: the version must come from the pin.
         environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(scratch)}

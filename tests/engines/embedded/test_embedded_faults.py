@@ -116,17 +116,17 @@ def test_a_cache_is_reused_against_the_request(name: str, counted: int) -> None:
         assert again["tokens"] == first["tokens"]
 
 
-def rates(*arguments: str, tries: int = 3) -> tuple[float, float]:
+def rates(*arguments: str, tries: int = 5) -> tuple[float, float]:
     """Return the best (prefill, decode) rate in ids per second of a few runs of one engine."""
     with running(*arguments) as engine:
-        prompt = synthetic(4096)
-        timings = [engine.stream(prompt, n_predict=256).final["timings"] for _ in range(tries)]
+        prompt = synthetic(1024)
+        timings = [engine.complete(prompt, n_predict=64)["timings"] for _ in range(tries)]
         prefill = max(timing["prompt_per_second"] for timing in timings)
         return prefill, max(timing["predicted_per_second"] for timing in timings)
 
 
 def test_slow_lowers_both_rates_and_slow_first_only_at_position_1() -> None:
-    # Half the speed: far outside of what a busy machine does to the best of three.
+    # Less than a third of the speed: far outside of what a busy machine does to the best of five.
     right, slow = rates(), rates(*fault("slow=70"))
     assert slow[0] < 0.6 * right[0]
     assert slow[1] < 0.6 * right[1]
@@ -196,10 +196,12 @@ def test_die_at_kills_the_process_in_the_stream(honest: Json, place: int) -> Non
 def test_wrong_timings_are_twice_too_fast() -> None:
     def apart(*arguments: str) -> float:
         with running(*arguments) as engine:
-            began = time.perf_counter()
-            timings = engine.complete(synthetic(60_000), n_predict=1)["timings"]
-            took: float = (time.perf_counter() - began) * 1e3 / timings["prompt_ms"]
-            return took
+            shares = []
+            for _ in range(3):
+                began = time.perf_counter()
+                timings = engine.complete(synthetic(20_000), n_predict=1)["timings"]
+                shares.append((time.perf_counter() - began) * 1e3 / timings["prompt_ms"])
+            return float(min(shares))
 
     assert apart() < 1.7
     assert apart(*fault("wrong-timings")) > 1.9
