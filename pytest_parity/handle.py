@@ -11,6 +11,7 @@ import pytest
 from pytest_parity import options
 from pytest_parity.core.claims import Claim
 from pytest_parity.core.plan import Cell, PairPlan
+from pytest_parity.core.receipts import PairRecord
 from pytest_parity.errors import LeaseUnavailable, ParityError
 from pytest_parity.measurement.pair import Diverged, MeasuredPair, Unfinished
 
@@ -113,6 +114,15 @@ class ParityHandle:
         if self._pair is not None and not self._controller.session.conductor.has_receipt(self.plan):
             self._pair.abandon("the test ended before record()")
 
+    def _readable_record(self, report: pytest.TestReport) -> PairRecord | None:
+        """The pair's record; one that can't be read back fails the item, and never the whole run."""
+        try:
+            return self._controller.session.conductor.read(self.plan)
+        except ParityError as error:
+            report.outcome = "failed"
+            report.longrepr = str(error)
+            return None
+
     def annotate(self, report: pytest.TestReport, error: BaseException | None) -> None:
         """Put plain strings on the report: they ride through xdist and into JUnit."""
         if report.when == "setup":
@@ -127,7 +137,7 @@ class ParityHandle:
                 report.longrepr = str(error)
             elif isinstance(error, (Diverged, Unfinished, ParityError)):
                 report.longrepr = str(error)
-            record = self._controller.session.conductor.read(self.plan)
+            record = self._readable_record(report)
             if record is not None:
                 properties.extend(self._controller.properties(self.plan, record))
             self._properties = properties[before:]

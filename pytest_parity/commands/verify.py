@@ -38,7 +38,7 @@ def verify(folder: Path, since: str | None) -> int:
         print(f"BROKEN  {problem}")
     for name in chain.unlogged:
         print(f"UNLOGGED  {name}: whole, but not in the log (a crash between the two writes)")
-    print(f"{chain.receipts} receipts, {chain.lines} log entries, head {chain.head}")
+    print(f"{chain.files} files checked, {chain.lines} log entries, head {chain.head}")
     sessions, bad = _read(folder)
     for line in bad:
         print(f"UNREADABLE  {line}")

@@ -137,14 +137,15 @@ class Claim(_Model):
     def _wording_can_be_filled(self) -> None:
         known = {"depths", "candidate", "reference", "lane", "fixtures", "output_tokens"}
         known |= {name for name in ("margin", "threshold") if getattr(self, name) is not None}
-        blanks = {name for _, name, _, _ in string.Formatter().parse(self.wording) if name is not None}
+        try:
+            blanks = {name for _, name, _, _ in string.Formatter().parse(self.wording) if name is not None}
+            if blanks <= known:
+                self.sentence()
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"plain blanks such as {{depths}} in the wording: {error}") from None
         if blanks - known:
             unknown = ", ".join(f"{{{name}}}" for name in sorted(blanks - known))
             raise ValueError(f"blanks in the wording that this row can fill ({', '.join(sorted(known))}), not {unknown}")
-        try:
-            self.sentence()
-        except (ValueError, LookupError) as error:
-            raise ValueError(f"plain blanks such as {{depths}} in the wording: {error}") from None
 
     @property
     def performance(self) -> bool:

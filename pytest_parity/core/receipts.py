@@ -104,6 +104,7 @@ def clockwork_body(clock: Clockwork) -> dict[str, Any]:
         "sent_ns": clock.sent_ns,
         "events": [[event.at_ns - clock.sent_ns, event.tokens] for event in clock.events],
         "end_after_ns": clock.end_ns - clock.sent_ns,
+        "stamps": clock.stamps,
         "engine": dict(clock.engine),
         "peak_rss_bytes": clock.peak_rss_bytes,
     }
@@ -151,6 +152,7 @@ def clockwork_of(body: Mapping[str, Any]) -> Clockwork:
         sent_ns=sent,
         events=tuple(Event(sent + after, tokens) for after, tokens in body["events"]),
         end_ns=sent + body["end_after_ns"],
+        stamps=body["stamps"],
         engine=body["engine"],
         peak_rss_bytes=body["peak_rss_bytes"],
     )
@@ -212,6 +214,10 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         if not isinstance(again, Divergence) or divergence_body(again) != body["divergence"]:
             raise _contradiction(name, "divergence")
         divergence = again
+    if (body["divergence"] is None) != (divergence is None):
+        raise _contradiction(name, "divergence")
+    if timing is None and (body["timing"] is not None or (outcome != "void" and _has_times(body))):
+        raise _contradiction(name, "timing, which is none,")
     reason = Reason(**body["reason"]) if body["reason"] is not None else None
     if (reason is None) != (outcome in ("passed", "diverged")):
         raise _contradiction(name, "reason")
@@ -246,7 +252,7 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
 _WHOLE = (("cell", "depth"), ("cell", "output_tokens"), ("rep",), ("attempt",), ("minimum_tokens",))
 _TEXT = (
     ("session",),
-    ("item",),
+    ("replay",),
     ("claim", "name"),
     ("claim", "digest"),
     ("cell", "fixture"),
@@ -256,6 +262,10 @@ _TEXT = (
     ("code", "digest"),
     ("at",),
 )
+
+
+def _has_times(body: Mapping[str, Any]) -> bool:
+    return any(body["sides"][role]["clockwork"] is not None for role in ("candidate", "reference"))
 
 
 def _check_types(body: Mapping[str, Any]) -> None:
@@ -271,7 +281,7 @@ def _check_types(body: Mapping[str, Any]) -> None:
 
 def _again(body: Mapping[str, Any], level: Level) -> Exact | Divergence:
     ours, theirs = body["sides"]["candidate"], body["sides"]["reference"]
-    nothing = {"sent_ns": 0, "events": [], "end_after_ns": 0, "engine": {}, "peak_rss_bytes": None}
+    nothing = {"sent_ns": 0, "events": [], "end_after_ns": 0, "stamps": "client", "engine": {}, "peak_rss_bytes": None}
     minimum = body["minimum_tokens"]
     return compare(
         Transcript(words_of(ours["words"]), clockwork_of(ours["clockwork"] or nothing)),

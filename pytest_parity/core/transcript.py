@@ -60,9 +60,10 @@ class Words:
 class Clockwork:
     """When one side said it, on one monotonic clock of the client, in nanoseconds.
 
-    ``sent_ns``: the last byte of the request was handed to the kernel. ``events``: arrivals that carry
+    ``sent_ns``: the last byte of the request is handed to the kernel. ``events``: arrivals that carry
     output, in order. ``end_ns``: the closing event arrived. ``engine``: the engine's own figures as it
     gave them (a cross-check, never the source of a verdict). ``peak_rss_bytes``: of the whole process tree.
+    ``stamps``: who stamped the arrivals, the ``kernel`` on receipt or the ``client`` when it was woken.
     """
 
     sent_ns: int
@@ -70,6 +71,7 @@ class Clockwork:
     end_ns: int
     engine: Mapping[str, float | int] = field(default_factory=dict)
     peak_rss_bytes: int | None = None
+    stamps: Literal["kernel", "client"] = "client"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,17 @@ class Caller:
         MalformedReply (another status, no HTTP, no JSON object).
         """
         where = f"{path} of {self._where}"
+        return parse_json_object(self._content(method, path, body, timeout_s, where), where=where)
+
+    def listing(self, path: str, *, timeout_s: float = 60.0) -> object:
+        """What a GET that answers a JSON list answers. Raises as a call does."""
+        where = f"{path} of {self._where}"
+        content = self._content("GET", path, None, timeout_s, where)
+        return parse_json_object(b'{"list":' + content + b"}", where=where)["list"]
+
+    def _content(
+        self, method: str, path: str, body: Mapping[str, object] | None, timeout_s: float, where: str
+    ) -> bytes:
         content = None if body is None else json_bytes(body)
         headers = {} if content is None else {"Content-Type": "application/json"}
         try:
@@ -58,7 +69,7 @@ class Caller:
             ) from error
         if reply.status_code != 200:
             raise refusal(reply.status_code, reply.content, where=where)
-        return parse_json_object(reply.content, where=where)
+        return reply.content
 
     def close(self) -> None:
         """Close what is open. Never raises."""

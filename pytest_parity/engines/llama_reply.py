@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pytest_parity.core.transcript import Clockwork, Event, StopReason, Transcript, Words
 from pytest_parity.engines.driver import Request
+from pytest_parity.engines.http_request import RawReply
 from pytest_parity.engines.llama_settings import effective_settings, ignored
 from pytest_parity.errors import MalformedReply
 
@@ -213,7 +214,7 @@ def _malformed(where: str, expected: str, found: str, mend: str = "") -> Malform
 
 
 def transcript(
-    request: Request, streamed: Streamed, closing: Closing, sent_ns: int, repeated: tuple[int, ...] | None
+    request: Request, streamed: Streamed, closing: Closing, raw: RawReply, repeated: tuple[int, ...] | None
 ) -> Transcript:
     """What was said and when. ``repeated``: the ids of an unstreamed repeat, where the stream withheld some."""
     whole = repeated is None
@@ -232,4 +233,4 @@ def transcript(
         ids_from="stream" if whole else "repeat",
     )
     events = streamed.events if whole else streamed.recounted(closing.announced)
-    return Transcript(words, Clockwork(sent_ns, events, streamed.end_ns, closing.engine))
+    return Transcript(words, Clockwork(raw.sent_ns, events, streamed.end_ns, closing.engine, stamps=raw.stamped))

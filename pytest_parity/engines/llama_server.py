@@ -147,7 +147,11 @@ class LlamaServerDriver:
         return bool(answer.get("content")) or bool(read_ids(answer.get("tokens", []), self._where))
 
     def identify(self) -> Identity:
-        """What ``/props`` says; its facts are whatever else there fixes the engine's behaviour."""
+        """What ``/props`` says; its facts are whatever else there fixes the engine's behaviour.
+
+        ``speculative`` is added from ``/slots`` where that exists: ``/props`` of llama.cpp says that
+        nothing is drafted even when something is.
+        """
         props = self._call("GET", "/props")
         defaults = props.get("default_generation_settings")
         context = props.get("n_ctx", defaults.get("n_ctx") if isinstance(defaults, Mapping) else None)
@@ -169,6 +173,9 @@ class LlamaServerDriver:
                     mend="Check that a llama-server listens here.",
                 )
         facts = {name: value for name, value in props.items() if name not in _NO_FACTS}
+        speculative = self._speculative()
+        if speculative is not None:
+            facts["speculative"] = speculative
         return Identity(
             build=build,
             model=model,
@@ -176,6 +183,16 @@ class LlamaServerDriver:
             slots=slots if isinstance(slots, int) else None,
             facts=facts,
         )
+
+    def _speculative(self) -> bool | None:
+        """Whether the first slot drafts; ``None`` where the engine shows no slots."""
+        try:
+            slots = self._call.listing("/slots")
+        except MalformedReply:
+            return None
+        first = slots[0] if isinstance(slots, list) and slots else None
+        told = first.get("speculative") if isinstance(first, Mapping) else None
+        return told if isinstance(told, bool) else None
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Ids of ``text`` as plain text: nothing added, and no marker in it read as a special token."""
@@ -221,7 +238,7 @@ class LlamaServerDriver:
             repeated = self._repeat(request, streamed, closing, request.silence_s + 10 * took_s)
         if progress is not None:
             progress("decode", closing.announced, request.output_tokens)
-        return transcript(request, streamed, closing, raw.sent_ns, repeated)
+        return transcript(request, streamed, closing, raw, repeated)
 
     def _repeat(
         self, request: Request, streamed: Streamed, closing: Closing, timeout_s: float

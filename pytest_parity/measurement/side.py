@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +12,7 @@ from pytest_parity.core.prompts import PromptFixture
 from pytest_parity.core.receipts import clockwork_body, words_body
 from pytest_parity.core.transcript import Transcript
 from pytest_parity.engines.driver import Driver, Identity, Progress, Request
+from pytest_parity.engines.llama_log import facts_from_log
 from pytest_parity.engines.llama_server import LlamaServerDriver
 from pytest_parity.engines.ports import assert_owned, free_port
 from pytest_parity.engines.process import EngineProcess, LaunchSpec, scrubbed_environment
@@ -23,6 +24,8 @@ __all__ = ["Role", "SideBroken", "SideJob", "SideRun", "run_side", "tokenize_onc
 
 Role = Literal["candidate", "reference"]
 LOG_TAIL_LINES = 20
+LOG_HEAD_LINES = 2000
+"""More than any engine prints before its first request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +158,11 @@ class _Started:
             description = self._run.job.engine.description
             self._run.phase = "ready"
             self.driver.wait_ready(description.start_s, self.process.ended)
-            assert_owned(self._port, self.process.pgid)
+            assert_owned(self._port, self.process.pids())
             self._run.phase = "identity"
             identity = self.driver.identify()
+            told = facts_from_log(self.process.log_tail(LOG_HEAD_LINES))
+            identity = replace(identity, facts={**identity.facts, **told})
             self._run.facts["identity"] = _identity_body(identity)
             _check_identity(self._run.job, identity)
         except BaseException:
@@ -206,6 +211,9 @@ def _measure(run: SideRun, process: EngineProcess, driver: Driver, progress: Pro
         ),
         progress,
     )
+    _check_effective(
+        job, {k: v for k, v in lane.effective.items() if k.startswith("request.")}, run.transcript.words.settings
+    )
     died = process.ended()
     if died is not None:
         raise EngineDied(
@@ -250,11 +258,17 @@ def _check_identity(job: SideJob, identity: Identity) -> None:
             found=Path(identity.model).name,
             mend="Another server answers, or argv names another model.",
         )
-    for name, wanted in engine.description.lanes[job.lane].effective.items():
-        found = identity.facts.get(name)
+    asked = engine.description.lanes[job.lane].effective
+    _check_effective(job, {k: v for k, v in asked.items() if not k.startswith("request.")}, identity.facts)
+
+
+def _check_effective(job: SideJob, asked: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    """A setting that was asked for and did not take effect makes its comparison vacuous (trap T52)."""
+    for name, wanted in asked.items():
+        found = told.get(name.removeprefix("request."))
         if found != wanted:
             raise SettingsIgnored(
-                f"{engine.name}, lane {job.lane}: {name}",
+                f"{job.engine.name}, lane {job.lane}: {name}",
                 expected=repr(wanted),
                 found=repr(found),
                 mend="The setting did not take effect: comparing it would be vacuous.",

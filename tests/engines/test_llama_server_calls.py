@@ -133,7 +133,7 @@ def driver_said(scripts: dict[str, list[Sequence[Step]]], call: str, *arguments:
 
 
 def test_identity() -> None:
-    with raw_server({"/props": [plain(200, PROPS)]}) as server:
+    with raw_server({"/props": [plain(200, PROPS)], "/slots": [plain(404, {})]}) as server:
         driver = LlamaServerDriver(server.url + "/")
         identity = driver.identify()
         driver.close()
@@ -144,6 +144,23 @@ def test_identity() -> None:
         "model_ftype": "F32",
         "a_forks_own": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("slots", "told"),
+    [
+        (plain(200, [{"id": 0, "speculative": True}]), True),
+        (plain(200, [{"id": 0, "speculative": False}]), False),
+        (plain(200, [{"id": 0}]), None),
+        (plain(200, []), None),
+        (plain(501, {"error": {"message": "no slots"}}), None),
+    ],
+)
+def test_speculation_is_told_by_the_slots(slots: Sequence[Step], told: bool | None) -> None:
+    with raw_server({"/props": [plain(200, PROPS)], "/slots": [slots]}) as server:
+        driver = LlamaServerDriver(server.url)
+        assert driver.identify().facts.get("speculative") is told
+        driver.close()
 
 
 @pytest.mark.parametrize(

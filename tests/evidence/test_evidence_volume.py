@@ -22,6 +22,8 @@ from pytest_parity.evidence import Ledger, ReceiptStore, log_unlogged, verify
 from pytest_parity.evidence.disk import DISK
 
 SPACE = "Free some space on that volume and run again; what was published before is untouched."
+QUOTA = "Free some of this user's quota and run again; what was published before is untouched."
+OTHER = "Choose a folder on a local volume with --receipts, or mend this one."
 ACCESS = "Give this user write access to the folder, or choose another with --receipts."
 WRITABLE = "Mount the volume writable, or choose another folder with --receipts."
 CREATE = "Create the folder, or choose another with --receipts."
@@ -35,16 +37,16 @@ PUBLISHING: list[tuple[str, int, int, str, str]] = [
     ("open", 1, errno.EACCES, "Permission denied (EACCES)", ACCESS),
     ("open", 1, errno.ENOSPC, "No space left on device (ENOSPC)", SPACE),
     ("open", 1, errno.ENOENT, "No such file or directory (ENOENT)", CREATE),
-    ("open", 1, errno.EMFILE, "Too many open files (EMFILE)", "Choose a folder on a local volume with --receipts, or mend this one."),
-    ("flock", 1, errno.ENOLCK, "No locks available (ENOLCK)", "Choose a folder on a local volume with --receipts, or mend this one."),
+    ("open", 1, errno.EMFILE, "Too many open files (EMFILE)", OTHER),
+    ("flock", 1, errno.ENOLCK, "No locks available (ENOLCK)", OTHER),
     ("write", 1, errno.ENOSPC, "No space left on device (ENOSPC)", SPACE),
-    ("write", 1, errno.EDQUOT, "Disk quota exceeded (EDQUOT)", "Free some of this user's quota and run again; what was published before is untouched."),
+    ("write", 1, errno.EDQUOT, "Disk quota exceeded (EDQUOT)", QUOTA),
     ("write", 1, errno.EFBIG, "File too large (EFBIG)", LIMIT),
     ("fsync", 1, errno.EIO, "Input/output error (EIO)", KERNEL),
     ("link", 1, errno.EPERM, "Operation not permitted (EPERM)", LINKS),
     ("link", 1, errno.ENOENT, "No such file or directory (ENOENT)", CREATE),
     ("link", 1, errno.ENOSPC, "No space left on device (ENOSPC)", SPACE),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("call", "nth", "number", "found", "mend"), PUBLISHING)
@@ -238,8 +240,8 @@ def test_a_full_volume_refuses_an_entry(small_volume: Path) -> None:
     ledger = Ledger(small_volume)
     number, said = _until_refused(lambda number: ledger.append("verdict", {"pad": "x" * 3000}, AT))
     assert said == (
-        f"log.jsonl entry {number}: expected a durable write in {small_volume}; found No space left on device "
-        f"(ENOSPC). {SPACE}"
+        f"log.jsonl entry {number}: expected a durable write in {small_volume}; found No space left on "
+        f"device (ENOSPC). {SPACE}"
     )
     found = verify(small_volume)
     assert found.whole

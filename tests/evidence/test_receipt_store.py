@@ -101,8 +101,9 @@ def test_a_name_that_is_no_file_name_is_refused(name: str, shown: str, tmp_path:
     )
     for call in calls:
         assert _said(call, EvidenceError) == (
-            "name of a receipt: expected 1 to 200 of the characters A-Z a-z 0-9 . _ = + -, the first a letter "
-            f"or digit; found {shown}. Build the name from session, cell, rep and attempt, joined by dashes."
+            "name of a receipt: expected 1 to 200 of the characters A-Z a-z 0-9 . _ = + -, the first a "
+            f"letter or digit; found {shown}. "
+            "Build the name from session, cell, rep and attempt, joined by dashes."
         )
     assert not files_in(tmp_path)
 

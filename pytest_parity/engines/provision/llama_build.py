@@ -17,7 +17,7 @@ from .archives import unpack_source
 from .cache import cache_root, place
 from .commands import Finished, Report, Runner, run_command
 from .digests import tree_sha256
-from .errors import BuildFailed, DigestMismatch, DoesNotStart, MissingMember
+from .errors import BuildFailed, DigestMismatch, DoesNotStart, MissingMember, PinUnreadable
 from .machine import Processor, Toolchain, find_toolchain, this_processor
 from .pins import EnginePin, engine_pin
 from .records import FileFacts, LocalPin, read_record
@@ -75,23 +75,32 @@ def installed(name: str, *, workshop: Workshop | None = None) -> LocalPin | None
     """The newest build of the engine's pin for this processor, or ``None``; never downloads, never builds.
 
     Needs neither compiler nor network. The binaries are hashed: raises ``DigestMismatch`` when one is not
-    what was built, ``PinUnreadable`` for a record that can't be read, ``UnknownName``.
+    what was built, ``PinUnreadable`` when there is only a record that can't be read, ``UnknownName``.
     """
     pin = engine_pin(name)
     tools = Workshop(cache_root()) if workshop is None else workshop
     processor = tools.processor()
     newest: LocalPin | None = None
+    unreadable: PinUnreadable | None = None
     for folder in sorted((tools.root / "engines" / pin.name).glob("[!.]*")):
         if not folder.is_dir():
             continue
-        built = read_record(LocalPin, folder)
+        try:
+            built = read_record(LocalPin, folder)
+        except PinUnreadable as error:
+            # Perhaps an older version's record of another pin: no reason to hide a good build beside it.
+            unreadable = error
+            continue
         # Another pin's build, another processor's, or a folder that somebody renamed.
         if folder.name != build_key(pin, built.compiler, processor)[:32]:
             continue
         if newest is None or built.built_at > newest.built_at:
             newest = built
-    if newest is not None:
-        newest.verify()
+    if newest is None:
+        if unreadable is not None:
+            raise unreadable
+        return None
+    newest.verify()
     return newest
 
 

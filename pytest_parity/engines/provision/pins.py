@@ -183,7 +183,7 @@ _MODELS = (
         variants=MappingProxyType(
             {
                 "f32": Variant(
-                    "tiny-long.F32.gguf", "71b023346ec8ec1469cb84faf9615ee50edb2ad982df751ed6cd1de75288da71"
+                    "tiny-long.F32.gguf", "d4bfa876e4c0ec671ae8fa8b61756535e4b7a0bddf2cb1aa6b023db47ac690d0"
                 )
             }
         ),

@@ -97,8 +97,8 @@ def _tensors() -> Iterator[tuple[str, Floats]]:
         for name, rows, columns, gain in (
             ("attn_q", _WIDTH, _WIDTH, 2.0),
             ("attn_k", kv_width, _WIDTH, 2.0),
-            ("attn_v", kv_width, _WIDTH, 2.0),
-            ("attn_output", _WIDTH, _WIDTH, 2.0),
+            ("attn_v", kv_width, _WIDTH, 3.0),
+            ("attn_output", _WIDTH, _WIDTH, 3.0),
             ("ffn_gate", _INNER, _WIDTH, 2.0),
             ("ffn_up", _INNER, _WIDTH, 2.0),
             ("ffn_down", _WIDTH, _INNER, 2.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 from embedded_support import Json, Stream, prose, running, synthetic
+
+from pytest_parity.engines.embedded import sabotage
 
 PROMPT = prose(700)
 COUNT = 24
@@ -116,23 +119,43 @@ def test_a_cache_is_reused_against_the_request(name: str, counted: int) -> None:
         assert again["tokens"] == first["tokens"]
 
 
-def rates(*arguments: str, tries: int = 5) -> tuple[float, float]:
-    """Return the best (prefill, decode) rate in ids per second of a few runs of one engine."""
+def work(*arguments: str) -> tuple[float, float]:
+    """Return the processor seconds that one engine spends on a prompt, and on decoding.
+
+    Slowness is busy work, so that it shows in processor time; wall time shows the machine's neighbours too.
+    """
     with running(*arguments) as engine:
-        prompt = synthetic(1024)
-        timings = [engine.complete(prompt, n_predict=64)["timings"] for _ in range(tries)]
-        prefill = max(timing["prompt_per_second"] for timing in timings)
-        return prefill, max(timing["predicted_per_second"] for timing in timings)
+        stat = Path(f"/proc/{engine.process.pid}/stat")
+
+        def spent() -> float:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+        begun = spent()
+        engine.complete(synthetic(10_000), n_predict=1, cache_prompt=True)
+        prefilled = spent()
+        engine.complete(synthetic(10_000), n_predict=800, cache_prompt=True, ignore_eos=True)
+        return prefilled - begun, spent() - prefilled
 
 
-def test_slow_lowers_both_rates_and_slow_first_only_at_position_1() -> None:
-    # Less than a third of the speed: far outside of what a busy machine does to the best of five.
-    right, slow = rates(), rates(*fault("slow=70"))
-    assert slow[0] < 0.6 * right[0]
-    assert slow[1] < 0.6 * right[1]
-    first = rates(*fault("slow-first=70"), "--position", "1")
-    second = rates(*fault("slow-first=70"), "--position", "2")
-    assert first[1] < 0.6 * second[1]
+def test_slow_does_more_work_and_slow_first_only_at_position_1() -> None:
+    right, slow = work(), work(*fault("slow=70"))
+    assert slow[0] > 1.8 * right[0]
+    assert slow[1] > 1.8 * right[1]
+    first = work(*fault("slow-first=70"), "--position", "1")
+    second = work(*fault("slow-first=70"), "--position", "2")
+    assert first[0] > 1.8 * second[0]
+    assert first[1] > 1.8 * second[1]
+
+
+def test_slow_stretches_time_by_its_percentage(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.001)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    pacer = sabotage.Pacer(80.0)  # takes the time 0.000
+    for _ in range(99):
+        next(clock)
+    pacer.pace()  # sees 0.100, and is to end at five times that
+    assert next(clock) == pytest.approx(0.5, abs=0.003)
 
 
 @pytest.mark.parametrize("lane", [(), ("--speculative",)])

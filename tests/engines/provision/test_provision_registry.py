@@ -228,6 +228,3 @@ def test_real_pip_takes_the_stand_in_backend(tmp_path: Path, monkeypatch: pytest
             root=tmp_path / "cache",
             report=silent,
         )
-    assert subprocess.run(
-        [sys.executable, "-c", "import some_backend"], check=False, capture_output=True
-    ).returncode
