@@ -169,9 +169,10 @@ class Claim(_Model):
     def digest(self) -> str:
         """SHA-256 of the row as it stands: evidence binds to it.
 
-        Review state is left out: approving a wording doesn't change what was measured.
+        Review state and expectations are left out: approving a wording, or writing down what came out, doesn't
+        change what was claimed, for which cells and by which rule.
         """
-        row = self.model_dump(mode="json", exclude={"review"})
+        row = self.model_dump(mode="json", exclude={"review", "expected"})
         return "sha256:" + hashlib.sha256(canonical_bytes(row)).hexdigest()
 
     @property

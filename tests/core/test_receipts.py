@@ -46,7 +46,7 @@ def test_a_passed_pair_comes_back_whole() -> None:
     assert found == PairRecord(
         name="r2",
         session="20250101T000000-aaaa",
-        replay="pytest 'claims/test_matrix.py::test_cell[decode-d2048-synthetic-r2]'",
+        replay="pytest claims/test_matrix.py::test_cell[decode-d2048-synthetic-r2]",
         claim="decode",
         claim_digest=CLAIM.digest,
         depth=2048,
@@ -172,6 +172,8 @@ def refusal(body: Any) -> str:
         (("sides", "reference", "words", "prompt_tokens"), 999, "timing"),
         (("timing", "ratios", "decode_tps"), math.nextafter(1.0, 2.0), "timing"),
         (("timing", "candidate", "decode_tps"), 44.0, "timing"),
+        (("timing", "ratios", "decode_tps"), True, "timing"),
+        (("timing", "ratios", "decode_tps"), 1, "timing"),
         (("outcome",), "diverged", "divergence"),
         (("outcome",), "void", "reason"),
         (("outcome",), "broken", "reason"),
