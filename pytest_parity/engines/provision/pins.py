@@ -189,6 +189,17 @@ _MODELS = (
         ),
         expires=None,
     ),
+    # The embedded engine's weights, so that numpy and llama.cpp run one model.
+    ModelPin(
+        name="numpy-copy",
+        package=None,
+        member=None,
+        member_sha256=None,
+        context_tokens=131_072,
+        vocabulary=260,
+        variants=MappingProxyType({"f32": Variant("numpy-copy.F32.gguf")}),
+        expires=None,
+    ),
 )
 
 ENGINE_PINS: Mapping[str, EnginePin] = MappingProxyType({pin.name: pin for pin in _ENGINES})
