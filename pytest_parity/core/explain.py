@@ -109,7 +109,8 @@ def plan_lines(plan: SessionPlan, seconds: Mapping[Cell, float | None], places: 
         lines.append(f"{name:<{min(width, 52)}}  {count:>5}  {cell.output_tokens:>3}  {cost}")
     more = f"; {unknown} cell{'s' * (unknown != 1)} never measured before" if unknown else ""
     known = f"about {duration(total)} of machine time" if unknown < len(reps) else "machine time unknown"
-    lines.append(f"{len(plan.pairs)} pairs, {2 * len(plan.pairs)} engine starts, {known}{more}")
+    count = len(plan.pairs)
+    lines += _wrapped(f"{count} pair{'s' * (count != 1)}, {2 * count} engine starts, {known}{more}", "")
     lines.append("order R C | C R | R C | …, fixed; a ratio above 1: the candidate wins")
     lines.extend(f"not asked: {name}: {why}" for name, why in plan.not_asked)
     if places:
@@ -133,11 +134,10 @@ def claim_lines(verdict: ClaimVerdict, attempts: Mapping[Cell, int], *, verbose:
         if cell.sentence not in verdict.sentence or cell.word == "PASS":
             lines += _wrapped(cell.sentence, "           ")
         for note in cell.notes:
-            lines.append(f"           {note}")
+            lines += _wrapped(note, "           ")
         if attempts.get(cell.cell, 1) > 1:
-            lines.append(
-                f"           attempt {attempts[cell.cell]} at this cell with these engines; earlier ones stand in the log"
-            )
+            times = attempts[cell.cell]
+            lines += _wrapped(f"attempt {times} at this cell with these engines; earlier ones stand in the log", "           ")
         if cell.asked and cell.expected is not None:
             met = "met" if cell.held else "NOT met"
             lines += _wrapped(f"expected {cell.expected.verdict}, {met}: {cell.expected.because}", "           ")
@@ -165,9 +165,8 @@ def pair_block(cell: CellVerdict) -> list[str]:
     d = cell.description
     assert d is not None
     lines = [
-        f"ratio of medians {d.ratio_of_medians:.4f}   median pair {d.median_pair_ratio:.4f}   "
-        f"pairs [{d.smallest_pair_ratio:.4f} .. {d.largest_pair_ratio:.4f}]",
-        f"smallest pair {d.smallest_pair_ratio:.4f} (r{d.smallest_pair})",
+        f"ratio of medians {d.ratio_of_medians:.4f}   median pair {d.median_pair_ratio:.4f}",
+        f"pairs {d.smallest_pair_ratio:.4f} (r{d.smallest_pair}) .. {d.largest_pair_ratio:.4f} (r{d.largest_pair})",
     ]
     for role, side in (("candidate", d.candidate), ("reference", d.reference)):
         cv = f"{side.cv_sample * 100:.2f} %" if side.cv_sample is not None else "-"

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from hypothesis import settings
+
 from pytest_parity.core.canonical import canonical_bytes, parse
 from pytest_parity.core.claims import Claim, parse_claim
 from pytest_parity.core.exactness import Divergence, Exact, compare
@@ -23,6 +25,9 @@ from pytest_parity.core.receipts import (
 from pytest_parity.core.timing import derive
 from pytest_parity.core.transcript import Clockwork, Event, Transcript, Words
 from pytest_parity.core.verdicts import ClaimVerdict, Context, ControlResult, control_result, judge_claim
+
+UNHURRIED = settings(deadline=None)
+"""For property tests: how long one example takes depends on who else uses the machine."""
 
 IDS = tuple(range(100, 116))
 QUIET = (1.0001, 0.9999, 1.0002, 0.9998, 1.0001, 0.9999)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from factories import IDS, a_transcript, diverging
+from factories import IDS, UNHURRIED, a_transcript, diverging
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +42,7 @@ def naive(left: tuple[int, ...], right: tuple[int, ...]) -> int | None:
     return None
 
 
+@UNHURRIED
 @given(few_ids, few_ids)
 def test_the_first_difference_is_the_one_that_counting_finds(
     left: tuple[int, ...], right: tuple[int, ...]
@@ -49,6 +50,7 @@ def test_the_first_difference_is_the_one_that_counting_finds(
     assert first_difference(left, right) == naive(left, right)
 
 
+@UNHURRIED
 @given(few_ids.filter(bool), st.data())
 def test_one_changed_id_is_found_where_it_is(ids: tuple[int, ...], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(ids) - 1))
@@ -60,6 +62,7 @@ def test_one_changed_id_is_found_where_it_is(ids: tuple[int, ...], data: st.Data
     assert found.reference_near == ids[max(0, at - 8) : at + 9]
 
 
+@UNHURRIED
 @given(few_ids.filter(bool), few_ids.filter(bool), st.integers(1, 45))
 def test_exact_only_when_all_ids_are_equal_and_enough(
     left: tuple[int, ...], right: tuple[int, ...], minimum: int

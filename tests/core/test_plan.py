@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 import pytest
-from factories import a_claim
+from factories import UNHURRIED, a_claim
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,6 +192,7 @@ options = st.builds(
 )
 
 
+@UNHURRIED
 @given(options)
 def test_a_filter_never_widens(only: Filter) -> None:
     claim = a_claim(kind="exact", **MATRIX)
@@ -265,6 +266,7 @@ paths = st.text(
 ).map(lambda path: f"file:{path}.txt")
 
 
+@UNHURRIED
 @given(
     names,
     st.lists(paths | st.sampled_from(("synthetic", "natural-code")), min_size=1, max_size=4, unique=True),
@@ -277,6 +279,7 @@ def test_ids_are_unique_and_safe_as_file_names(name: str, fixtures: list[str]) -
         assert len(found) < 200
 
 
+@UNHURRIED
 @given(st.lists(paths, min_size=2, max_size=2, unique=True))
 def test_two_files_never_share_a_slug(two: list[str]) -> None:
     assert fixture_slug(two[0]) != fixture_slug(two[1])
@@ -322,6 +325,7 @@ def fingerprint(plan: SessionPlan) -> str:
     ).hexdigest()
 
 
+@UNHURRIED
 @given(options)
 def test_planning_twice_gives_the_same_plan(only: Filter) -> None:
     claims = [a_claim("decode", **MATRIX), a_claim("tokens", kind="exact", **MATRIX)]

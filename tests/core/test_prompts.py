@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError
 
 import pytest
+from factories import UNHURRIED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +25,13 @@ from pytest_parity.core.prompts import (
 from pytest_parity.errors import ConfigurationError, ContextExceeded, NothingCompared
 
 
+@UNHURRIED
 @given(st.integers(1, 140_000))
 def test_synthetic_has_exactly_the_depth(depth: int) -> None:
     assert len(synthetic_ids(depth)) == depth
 
 
+@UNHURRIED
 @given(st.integers(1, 500))
 def test_synthetic_is_a_head_and_eight_repeating_ids(depth: int) -> None:
     ids = synthetic_ids(depth)
@@ -53,6 +56,7 @@ def test_the_digest_of_synthetic_never_changes(depth: int, golden: str) -> None:
     assert ids_digest(synthetic_ids(depth)) == golden
 
 
+@UNHURRIED
 @given(st.lists(st.integers(0, 300_000), min_size=1, max_size=20), st.data())
 def test_another_id_is_another_digest(ids: list[int], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(ids) - 1))
@@ -79,6 +83,7 @@ def test_nothing_no_prompt_of_no_tokens(depth: int) -> None:
     )
 
 
+@UNHURRIED
 @given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 40))
 def test_cutting_takes_the_first_ids_or_refuses(ids: list[int], depth: int) -> None:
     if depth <= len(ids):

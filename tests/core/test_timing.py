@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from factories import a_transcript
+from factories import UNHURRIED, a_transcript
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,6 +79,7 @@ def test_what_the_wrong_denominator_would_have_read() -> None:
     assert f"{wrong / one.decode_tps:.3f}" == "1.068", "at 48 tokens, as N - 1 reads it"
 
 
+@UNHURRIED
 @given(st.integers(2, 9), st.integers(2, 9), st.integers(1, 60))
 def test_at_equal_speed_no_grouping_of_tokens_wins(a: int, b: int, turns: int) -> None:
     n = a * b * (turns + 1)
@@ -217,6 +218,7 @@ def test_an_unknown_metric_is_named() -> None:
         metric("tps")
 
 
+@UNHURRIED
 @given(st.floats(1.0, 1000.0), st.floats(1.0, 1000.0), st.integers(2, 50))
 def test_scaling_both_clocks_changes_no_ratio(ours: float, theirs: float, factor: int) -> None:
     def stretched(rate: float, by: int) -> Transcript:
@@ -236,6 +238,7 @@ def test_scaling_both_clocks_changes_no_ratio(ours: float, theirs: float, factor
     assert found[1] == pytest.approx(found[0], rel=1e-12)
 
 
+@UNHURRIED
 @given(st.integers(0, 10**15))
 def test_where_the_clock_started_changes_nothing(shift: int) -> None:
     plain = clock((500, 1), (2000, 15), end=2500)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from factories import (
     QUIET,
+    UNHURRIED,
     a_claim,
     a_record,
     a_transcript,
@@ -27,6 +29,7 @@ from pytest_parity.core.plan import Cell, declared_cells
 from pytest_parity.core.receipts import PairRecord
 from pytest_parity.core.verdicts import ClaimVerdict, ControlResult, control_result, second_look_needed
 
+FEWER = settings(UNHURRIED, max_examples=40)
 ABOVE = (1.020, 1.021, 1.022, 1.023, 1.024, 1.025)
 BELOW = (0.900, 0.901, 0.902, 0.903, 0.904, 0.905)
 ASTRIDE = (0.970, 1.010, 0.975, 1.005, 0.980, 1.000)
@@ -153,7 +156,9 @@ def test_the_published_table_with_a_quiet_control(fields: dict[str, Any], word: 
     verdict = judged(claim, published(claim))
     assert verdict.word == word
     assert verdict.cells[0].sentence.startswith(sentence)
-    assert judged(claim, published(claim), {}).word == "UNRESOLVED", "historic readings give bounds, never a PASS"
+    assert judged(claim, published(claim), {}).word == "UNRESOLVED", (
+        "historic readings give bounds, never a PASS"
+    )
 
 
 # --- UNRESOLVED ------------------------------------------------------------------------------------------
@@ -164,7 +169,7 @@ def test_unresolved_because_the_bounds_straddle_says_how_many_pairs_would_settle
     verdict = judged(claim, pairs(claim, ASTRIDE))
     assert (verdict.word, verdict.held) == ("UNRESOLVED", False)
     assert verdict.sentence == (
-        "2,048 synthetic: bounds [0.9750, 1.0050] straddle 0.9850; about 51 pairs would settle it"
+        "2,048 synthetic: bounds [0.9750, 1.0050] straddle 0.9850; about 75 pairs would settle it"
     )
 
 
@@ -204,11 +209,15 @@ def test_a_control_that_cannot_be_read_is_none_and_loses_no_verdict() -> None:
     cell = replace(CELL, claim="control-theirs-plain", control_of="theirs/plain")
     records = [a_record(claim, cell, rep, candidate=side, reference=side) for rep in range(1, 7)]
     found = control_result(records, "acceptance")
-    assert found.control is None and found.why.startswith("the control cannot be read: reading of the candidate")
+    assert found.control is None and found.why.startswith(
+        "the control cannot be read: reading of the candidate"
+    )
     own = [a_record(claim, None, rep, candidate=side, reference=side) for rep in range(1, 7)]
     verdict = judged(claim, own, {"theirs/plain": found})
     assert verdict.word == "INCOMPLETE"
-    assert verdict.sentence.startswith("2,048 synthetic: reading of the candidate in pair 1: expected a finite number")
+    assert verdict.sentence.startswith(
+        "2,048 synthetic: reading of the candidate in pair 1: expected a finite number"
+    )
     assert second_look_needed(claim, CELL, own, found), "unknown counts as yes"
 
 
@@ -239,7 +248,9 @@ def test_invalid_by_a_control_that_tells_an_engine_from_itself() -> None:
 def test_invalid_by_a_control_that_writes_other_tokens() -> None:
     six = control_pairs(CLAIM)
     cell = replace(CELL, claim="control-theirs-plain", control_of="theirs/plain")
-    apart = control_result([*six[:3], a_record(CLAIM, cell, 4, candidate=diverging()), *six[4:]], "decode_tps")
+    apart = control_result(
+        [*six[:3], a_record(CLAIM, cell, 4, candidate=diverging()), *six[4:]], "decode_tps"
+    )
     verdict = judged(CLAIM, pairs(CLAIM, ABOVE), {"theirs/plain": apart})
     said(
         verdict,
@@ -272,7 +283,9 @@ def test_fail_on_a_divergence_whatever_the_kind(claim: Claim) -> None:
         held=False,
     )
     assert verdict.command == records[1].replay, "the command that replays the pair that failed"
-    assert verdict.cells[0].decision is None and verdict.cells[0].description is None, "no number beside a FAIL"
+    assert verdict.cells[0].decision is None and verdict.cells[0].description is None, (
+        "no number beside a FAIL"
+    )
 
 
 @pytest.mark.parametrize(
@@ -316,13 +329,20 @@ def test_a_floor_on_a_time_or_a_size_is_a_ceiling() -> None:
     claim = a_claim(floors={"ttft_s": 0.4})
     verdict = judged(claim, pairs(claim, ABOVE))
     assert (verdict.word, verdict.cells[0].sentence) == ("FAIL", "floor ttft_s <= 0.4 broken in r1: 0.5")
-    assert judged(a_claim(floors={"ttft_s": 0.6}), pairs(a_claim(floors={"ttft_s": 0.6}), ABOVE)).word == "PASS"
+    assert (
+        judged(a_claim(floors={"ttft_s": 0.6}), pairs(a_claim(floors={"ttft_s": 0.6}), ABOVE)).word == "PASS"
+    )
 
 
 def test_a_floor_that_cannot_be_looked_at_is_not_broken_and_does_not_hold() -> None:
     claim = a_claim(floors={"acceptance": 0.95})
     verdict = judged(claim, pairs(claim, ABOVE))
-    said(verdict, "INCOMPLETE", "2,048 synthetic: floor acceptance >= 0.95: acceptance is unknown in r1", held=False)
+    said(
+        verdict,
+        "INCOMPLETE",
+        "2,048 synthetic: floor acceptance >= 0.95: acceptance is unknown in r1",
+        held=False,
+    )
 
 
 # --- INCOMPLETE ------------------------------------------------------------------------------------------
@@ -344,13 +364,23 @@ def test_incomplete_by_a_pair_that_did_not_pass(claim: Claim, outcome: str) -> N
     records = [a_record(claim, None, rep) for rep in range(1, CELL.pairs if claim is CLAIM else 2)]
     records.append(unmeasured(claim, None, len(records) + 1, outcome, "cached"))
     last = len(records)
-    said(judged(claim, records), "INCOMPLETE", f"2,048 synthetic: r{last} is {outcome}: because of cached", held=False)
+    said(
+        judged(claim, records),
+        "INCOMPLETE",
+        f"2,048 synthetic: r{last} is {outcome}: because of cached",
+        held=False,
+    )
 
 
 def test_incomplete_by_a_figure_that_is_unknown() -> None:
     claim = a_claim(metric="acceptance")
     records = pairs(claim, ABOVE)
-    said(judged(claim, records), "INCOMPLETE", "2,048 synthetic: acceptance is unknown in 6 of 6 pairs", held=False)
+    said(
+        judged(claim, records),
+        "INCOMPLETE",
+        "2,048 synthetic: acceptance is unknown in 6 of 6 pairs",
+        held=False,
+    )
 
 
 @pytest.mark.parametrize("digest", ["candidate_digest", "reference_digest", "code_digest"])
@@ -438,10 +468,14 @@ PERFORMANCE_WORDS = {"PASS", "MISS", "UNRESOLVED", "INVALID", "PASS(point)", "RE
 @pytest.mark.parametrize("ratios", [ABOVE, BELOW, ASTRIDE])
 @pytest.mark.parametrize("taken", [1, 2, 5, 6, 12])
 @pytest.mark.parametrize("kind", ["parity", "exact", "reported"])
-def test_another_plan_than_declared_has_no_word_on_speed(kind: str, taken: int, ratios: tuple[float, ...]) -> None:
+def test_another_plan_than_declared_has_no_word_on_speed(
+    kind: str, taken: int, ratios: tuple[float, ...]
+) -> None:
     claim = a_claim(kind=kind)
     records = pairs(claim, (ratios * 2)[:taken])
-    verdict = judged(claim, records, other_plan=True, asked={declared_cells(claim)[0]: frozenset(range(1, taken + 1))})
+    verdict = judged(
+        claim, records, other_plan=True, asked={declared_cells(claim)[0]: frozenset(range(1, taken + 1))}
+    )
     assert verdict.word == "INCOMPLETE" and not set(words(verdict)) & PERFORMANCE_WORDS
     assert verdict.cells[0].diagnostic and verdict.held, "exactness alone decides"
     assert verdict.cells[0].decision is None and verdict.minimum_lower is None
@@ -526,7 +560,12 @@ def a_point(threshold: float, statistic: str = "minimum-of-pairs", plan: str = "
 
 @pytest.mark.parametrize(
     ("statistic", "value"),
-    [("ratio-of-medians", 1.0225), ("ratio-of-means", 1.0225), ("median-of-pairs", 1.0225), ("minimum-of-pairs", 1.02)],
+    [
+        ("ratio-of-medians", 1.0225),
+        ("ratio-of-means", 1.0225),
+        ("median-of-pairs", 1.0225),
+        ("minimum-of-pairs", 1.02),
+    ],
 )
 def test_a_point_passes_or_misses_by_its_own_statistic(statistic: str, value: float) -> None:
     claim = a_point(value - 0.0001, statistic)
@@ -543,7 +582,9 @@ def test_a_point_passes_or_misses_by_its_own_statistic(statistic: str, value: fl
 def test_a_point_needs_a_clean_control_as_well() -> None:
     claim = a_point(1.0)
     assert judged(claim, pairs(claim, ABOVE), {}).word == "UNRESOLVED"
-    assert judged(claim, pairs(claim, ABOVE), controls(claim, (1.1, 1.2, 1.1, 1.2, 1.1, 1.2))).word == "INVALID"
+    assert (
+        judged(claim, pairs(claim, ABOVE), controls(claim, (1.1, 1.2, 1.1, 1.2, 1.1, 1.2))).word == "INVALID"
+    )
 
 
 @pytest.mark.parametrize("kind", ["point", "reported"])
@@ -594,7 +635,9 @@ UNDECIDED = (1.020, 0.985, 1.021, 0.986, 1.022, 1.023)
 def looks(first: tuple[float, ...], *second: float, claim: Claim = TWICE) -> tuple[ClaimVerdict, bool]:
     records = pairs(claim, (*first, *second))
     control = controls(claim)
-    return judged(claim, records, control), second_look_needed(claim, TWICE_CELL, records[:6], control["theirs/plain"])
+    return judged(claim, records, control), second_look_needed(
+        claim, TWICE_CELL, records[:6], control["theirs/plain"]
+    )
 
 
 @pytest.mark.parametrize(("first", "word"), [(ABOVE, "PASS"), (BELOW, "MISS")])
@@ -628,7 +671,8 @@ def test_a_second_look_that_is_needed_and_missing() -> None:
 def test_a_second_look_that_is_needed_decides() -> None:
     claim = a_claim(kind="at-least", threshold=0.99, pairs="6+6")
     verdict, needed = looks(UNDECIDED, *ABOVE, claim=claim)
-    assert (verdict.word, needed, verdict.cells[0].notes) == ("PASS", True, ())
+    assert (verdict.word, needed) == ("PASS", True)
+    assert verdict.cells[0].notes == ("stall suspected, kept: r2, r4",)
     assert verdict.cells[0].decision is not None and verdict.cells[0].decision.look == 2
     verdict, _ = looks(ASTRIDE, *ASTRIDE, claim=claim)
     assert verdict.word == "UNRESOLVED"
@@ -642,7 +686,7 @@ def test_what_look_one_could_not_decide_then_it_does_not_decide_later() -> None:
     decision = verdict.cells[0].decision
     assert decision is not None and (decision.look, decision.plan.name) == (2, "6+6")
     assert verdict.word == "UNRESOLVED", "over all twelve the order evens out, and the pairs disagree"
-    verdict, _ = looks(swaying, *(2.054 / 2 * r / 1.027 for r in (1.034, 1.020) * 3))
+    verdict, _ = looks(swaying, *(1.034, 1.020) * 3)
     decision = verdict.cells[0].decision
     assert verdict.word == "PASS" and decision is not None and decision.look == 2
     assert decision.alpha_spent == decision.plan.total_alpha
@@ -686,25 +730,22 @@ def test_a_matrix_misses_only_at_the_level_that_all_cells_ask() -> None:
 
 
 def test_a_matrix_names_the_cell_that_misses_firmly() -> None:
-    three = a_claim(depths=[1, 2, 3, 4], pairs="6+6")
-    feeble = (0.98, 0.982, 0.981, 0.983, 0.9825, 0.9915, 0.98, 0.982, 0.981, 0.983, 0.9825, 0.9915)
-    firm = (0.9915, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90, 0.90)
-    claim = replace_margin(three)
-    verdict = judged(claim, matrix(claim, ABOVE, feeble, firm, ABOVE))
-    assert words(verdict)[2] == "MISS"
-    assert verdict.word == "MISS"
-    assert verdict.sentence.startswith("3 synthetic: exact upper bound 0.9")
-
-
-def replace_margin(claim: Claim) -> Claim:
-    return a_claim(kind="at-least", threshold=0.99, depths=[e.depth for e in claim.depths], pairs=claim.pairs)
+    claim = a_claim(kind="at-least", threshold=0.99, depths=[1, 2, 3, 4], pairs="6+6")
+    ranks = (12, -1, -2, -4, -5, -6, 3, -7, -8, -9, -10, -11)
+    barely = tuple(0.99 * math.exp(rank / 1000) for rank in ranks)  # 15 is all that look 2 forgives
+    firmly = (0.991, *[0.9] * 11)
+    assert words(judged(claim, matrix(claim, ABOVE, barely, ABOVE, ABOVE)))[1] == "MISS"
+    assert judged(claim, matrix(claim, ABOVE, barely, ABOVE, ABOVE)).word == "UNRESOLVED"
+    verdict = judged(claim, matrix(claim, ABOVE, barely, firmly, ABOVE))
+    assert words(verdict) == ["PASS", "MISS", "MISS", "PASS"]
+    assert verdict.word == "MISS" and verdict.sentence.startswith("3 synthetic: exact upper bound 0.9")
 
 
 def test_an_unresolved_matrix_names_every_open_cell() -> None:
     claim = a_claim(kind="at-least", threshold=0.985, depths=[1, 2, 3])
     verdict = judged(claim, matrix(claim, ASTRIDE, ABOVE, ASTRIDE))
     assert verdict.sentence == (
-        "1 synthetic: bounds [0.9750, 1.0050] straddle 0.9850; about 51 pairs would settle it; open as well: 3 synthetic"
+        "1 synthetic: bounds [0.9750, 1.0050] straddle 0.9850; about 75 pairs would settle it; open as well: 3 synthetic"
     )
 
 
@@ -781,7 +822,7 @@ six = st.lists(ratios, min_size=6, max_size=6).map(tuple)
 good = st.lists(st.floats(1.02, 1.03), min_size=6, max_size=6).map(tuple)
 
 
-@settings(deadline=None)
+@FEWER
 @given(good, st.integers(0, 5), st.integers(1, 3))
 def test_no_pair_can_be_taken_from_a_pass(row: tuple[float, ...], at: int, cells: int) -> None:
     claim = a_claim(kind="at-least", threshold=1.0, depths=list(range(1, cells + 1)))
@@ -794,7 +835,7 @@ def test_no_pair_can_be_taken_from_a_pass(row: tuple[float, ...], at: int, cells
     assert judged(claim, records, {"theirs/plain": short}).word == "UNRESOLVED"
 
 
-@settings(deadline=None)
+@FEWER
 @given(six, st.sampled_from(["parity", "at-least", "point"]))
 def test_no_word_of_praise_without_a_control(row: tuple[float, ...], kind: str) -> None:
     fields: dict[str, Any] = {"threshold": 0.9} if kind != "parity" else {}
@@ -804,7 +845,7 @@ def test_no_word_of_praise_without_a_control(row: tuple[float, ...], kind: str) 
         assert verdict.word == "UNRESOLVED" and not verdict.held and verdict.minimum_lower is None
 
 
-@settings(deadline=None)
+@FEWER
 @given(six, six, st.randoms(use_true_random=False))
 def test_the_order_in_which_records_are_read_changes_nothing(
     row: tuple[float, ...], other: tuple[float, ...], random: Any
@@ -823,12 +864,14 @@ OPPOSITE = {"PASS": "MISS", "MISS": "PASS", "UNRESOLVED": "UNRESOLVED"}
 
 def swapped(claim: Claim, row: tuple[float, ...], cell: Cell | None = None) -> list[PairRecord]:
     return [
-        a_record(claim, cell, rep, candidate=a_transcript(rate=40.0), reference=a_transcript(rate=40.0 * ratio))
+        a_record(
+            claim, cell, rep, candidate=a_transcript(rate=40.0), reference=a_transcript(rate=40.0 * ratio)
+        )
         for rep, ratio in enumerate(row, start=1)
     ]
 
 
-@settings(deadline=None)
+@FEWER
 @given(six, st.floats(0.92, 1.08))
 def test_swapping_the_sides_turns_pass_into_miss_at_the_reciprocal_threshold(
     row: tuple[float, ...], threshold: float
@@ -845,14 +888,14 @@ def test_swapping_the_sides_turns_pass_into_miss_at_the_reciprocal_threshold(
     assert there.word == OPPOSITE[here.word]
 
 
-@settings(deadline=None)
+@FEWER
 @given(st.lists(st.floats(0.9, 1.1), min_size=6, max_size=6).map(tuple))
 def test_no_engine_is_at_least_as_fast_both_ways_by_more_than_nothing(row: tuple[float, ...]) -> None:
     claim = a_claim(kind="at-least", threshold=1.0001)
     assert {judged(claim, pairs(claim, row)).word, judged(claim, swapped(claim, row)).word} != {"PASS"}
 
 
-@settings(deadline=None)
+@FEWER
 @given(six, st.sampled_from([0.5, 4.0, 1000.0]))
 def test_a_machine_that_is_slower_for_both_gives_the_same_word(row: tuple[float, ...], factor: float) -> None:
     here, there = judged(CLAIM, pairs(CLAIM, row)), judged(CLAIM, pairs(CLAIM, row, level=40.0 * factor))

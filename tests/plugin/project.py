@@ -268,8 +268,8 @@ def exact_claim(lane: str = "fused", **more: object) -> dict[str, object]:
 
 
 def speed_claim(lane: str = "fused", **more: object) -> dict[str, object]:
-    """A row of kind parity with tiny cells, and a margin that no healthy machine leaves."""
-    row = {**exact_claim(lane), "kind": "parity", "metric": "decode_tps", "margin": 0.9, "pairs": "6"}
+    """A row of kind parity with tiny cells. Memory, because it stays the same on a machine that is busy."""
+    row = {**exact_claim(lane), "kind": "parity", "metric": "peak_rss_bytes", "margin": 0.5, "pairs": "6"}
     return {**row, **more}
 
 
