@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import functools
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -27,12 +28,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from pytest_parity.apparatus.identity import code_digest, machine_identity
+from pytest_parity.apparatus.lease import Lease
 from pytest_parity.core.claims import Claim, parse_claim
 from pytest_parity.core.plan import PairPlan, declared_cells
 from pytest_parity.core.prompts import synthetic_ids
@@ -60,12 +64,12 @@ START, READY, WARM, ASKED, STOP = (
     "measured request",
     "end of the process",
 )
-LEASE, SCANS, INTENT, RECEIPT, LOG, EXACT, IDENTITY, OWNER, PORT, ADMIT, PARSE, STAMPING, REST = (
+LEASE, SCANS, INTENT, RECEIPT, WRITES, EXACT, IDENTITY, OWNER, PORT, ADMIT, PARSE, STAMPING, CALLS, REST = (
     "lease",
     "scans",
-    "intent: body and durable write",
-    "receipt: body and durable write",
-    "log entry: durable append",
+    "intent: its body as bytes",
+    "receipt: its body as bytes",
+    "three durable writes",
     "exactness and timing",
     "identity and log facts",
     "proof of the port's owner",
@@ -73,6 +77,7 @@ LEASE, SCANS, INTENT, RECEIPT, LOG, EXACT, IDENTITY, OWNER, PORT, ADMIT, PARSE, 
     "admission",
     "answers: parsed and checked",
     "pause until stamping starts",
+    "httpx calls",
     "everything else",
 )
 
@@ -109,14 +114,14 @@ class Phases:
         self.ns, self.calls = {}, {}
         return taken
 
-    def wrap(self, owner: object, name: str, phase: str) -> None:
+    def wrap(self, owner: object, name: str, phase: str | Callable[[], str]) -> None:
         """Time ``owner.name`` as ``phase`` from now on; a class method stays one."""
         raw = vars(owner)[name]
         inner: Callable[..., Any] = raw.__func__ if isinstance(raw, classmethod) else raw
 
         @functools.wraps(inner)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            with self.of(phase):
+            with self.of(phase if isinstance(phase, str) else phase()):
                 return inner(*args, **kwargs)
 
         setattr(owner, name, classmethod(timed) if isinstance(raw, classmethod) else timed)
@@ -124,26 +129,17 @@ class Phases:
 
 def instrument(phases: Phases) -> None:
     """Put a timer around every part of the harness that has a name in the table."""
-    requests = 0
-
-    def whichever(inner: Callable[..., Any]) -> Callable[..., Any]:
-        # A side asks twice: first the warm-up (one token), then what is measured.
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            nonlocal requests
-            requests += 1
-            with phases.of(WARM if requests % 2 else ASKED):
-                return inner(*args, **kwargs)
-
-        return timed
-
+    # A side asks twice: first the warm-up (one token), then what is measured.
+    which = itertools.cycle((WARM, ASKED))
     phases.wrap(conduct, "admit", ADMIT)
-    phases.wrap(conduct.Lease, "acquire", LEASE)
-    phases.wrap(conduct.Lease, "verify", LEASE)
+    phases.wrap(Lease, "acquire", LEASE)
+    phases.wrap(Lease, "verify", LEASE)
     phases.wrap(Conductor, "_scan", SCANS)
     phases.wrap(Conductor, "_intend", INTENT)
     phases.wrap(Conductor, "_write", RECEIPT)
-    phases.wrap(ReceiptStore, "intend", INTENT)
-    phases.wrap(Ledger, "append", LOG)
+    phases.wrap(ReceiptStore, "intend", WRITES)
+    phases.wrap(ReceiptStore, "publish", WRITES)
+    phases.wrap(Ledger, "append", WRITES)
     phases.wrap(MeasuredPair, "exact", EXACT)
     phases.wrap(ExactPair, "timing", EXACT)
     phases.wrap(side, "free_port", PORT)
@@ -157,19 +153,15 @@ def instrument(phases: Phases) -> None:
     phases.wrap(EngineProcess, "log_tail", IDENTITY)
     phases.wrap(llama_server.LlamaServerDriver, "generate", PARSE)
     phases.wrap(http_request, "_set_up", STAMPING)
-    setattr(llama_server, "exchange", whichever(llama_server.exchange))
+    phases.wrap(llama_server, "exchange", lambda: next(which))
+    calls = Caller.__call__
 
-
-def count_calls(phases: Phases) -> None:
-    """Count the questions that readiness asks, without a phase of their own."""
-    inner = Caller.__call__
-
-    @functools.wraps(inner)
+    @functools.wraps(calls)
     def counted(*args: Any, **kwargs: Any) -> Any:
-        phases.calls["calls"] = phases.calls.get("calls", 0) + 1
-        return inner(*args, **kwargs)
+        phases.calls[CALLS] = phases.calls.get(CALLS, 0) + 1
+        return calls(*args, **kwargs)
 
-    setattr(Caller, "__call__", counted)
+    Caller.__call__ = counted  # type: ignore[method-assign]
 
 
 # --- the bare arm -----------------------------------------------------------------------------------
@@ -203,7 +195,11 @@ def bare_side(phases: Phases, argv: tuple[str, ...], port: int, bodies: tuple[by
     environment, _ = scrubbed_environment(os.environ, (), {})
     with phases.of(START):
         engine = subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
     try:
         with phases.of(READY):
@@ -224,7 +220,7 @@ def bare_side(phases: Phases, argv: tuple[str, ...], port: int, bodies: tuple[by
 class Arms:
     """Both arms on one engine description, and the same requests for both."""
 
-    def __init__(self, folder: Path, depth: int, output_tokens: int) -> None:
+    def __init__(self, folder: Path, depth: int, output_tokens: int, grace_s: float) -> None:
         self.claim = claim_at(depth, output_tokens)
         self.cell = declared_cells(self.claim)[0]
         self.engine = EngineDescription(
@@ -235,6 +231,7 @@ class Arms:
             context=depth + output_tokens + 64,
             vocabulary="bytes-260",
             lanes=lanes(),
+            grace_s=grace_s,
         )  # fmt: skip
         self.conductor = Conductor(
             Workspace(
@@ -247,17 +244,18 @@ class Arms:
                 device="bench",
                 lease=folder / "bench.lock",
                 quiet_s=0.0,
-                machine={},
-                code={},
+                machine=asdict(machine_identity()),
+                code={"digest": code_digest(Path(conduct.__file__).parents[1], (".py",))},
             ),
             {self.claim.name: self.claim},
         )
         ids = synthetic_ids(depth)
-        warm = Request(ids[: self.engine.warmup_tokens], 1, ignore_eos=True, cache=False, silence_s=600, extra={})
+        warm = Request(
+            ids[: self.engine.warmup_tokens], 1, ignore_eos=True, cache=False, silence_s=600, extra={}
+        )
         asked = Request(ids, output_tokens, ignore_eos=True, cache=False, silence_s=600, extra={})
         self.bodies = json_bytes(body_for(warm)), json_bytes(body_for(asked))
         self.output_tokens = output_tokens
-        self.seen = 0
 
     def harness(self, rep: int, phases: Phases) -> None:
         try:
@@ -321,8 +319,7 @@ def walls(ours: list[float], bare: list[float]) -> str:
             f"{'harness':34}{spread(ours)}",
             f"{'bare':34}{spread(bare)}",
             f"{'harness - bare, within a couple':34}{spread(more)}",
-            f"harness / bare, median of the couples: {statistics.median(ratios):.3f}"
-            f" ({min(ratios):.3f} to {max(ratios):.3f})",
+            f"harness / bare in a couple: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
         )
     )
 
@@ -331,7 +328,9 @@ def breakdown(ours: list[dict[str, float]], bare: list[dict[str, float]]) -> str
     def median(among: list[dict[str, float]], phase: str) -> float:
         return statistics.median(row.get(phase, 0.0) for row in among)
 
-    names = sorted({name for row in ours for name in row}, key=lambda name: median(bare, name) - median(ours, name))
+    names = sorted(
+        {name for row in ours for name in row}, key=lambda name: median(bare, name) - median(ours, name)
+    )
     lines = [f"{'phase, ms per pair (two sides)':34}{'harness':>9}{'bare':>9}{'more':>9}"]
     for name in names:
         a, b = median(ours, name), median(bare, name)
@@ -341,18 +340,24 @@ def breakdown(ours: list[dict[str, float]], bare: list[dict[str, float]]) -> str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a pair costs beyond its engines.")
-    parser.add_argument("--pairs", type=int, default=6, help="pairs of each arm (after one that is not counted)")
+    parser.add_argument(
+        "--pairs", type=int, default=6, help="pairs of each arm (after one that is not counted)"
+    )
     parser.add_argument("--depth", type=int, default=2048, help="prompt tokens")
     parser.add_argument("--output-tokens", type=int, default=256, help="tokens of the measured answer")
-    parser.add_argument("--folder", type=Path, help="where receipts are written (default: a temporary folder)")
+    parser.add_argument(
+        "--grace-s", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL; 0: at once"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="where receipts are written (default: a temporary folder)"
+    )
     options = parser.parse_args()
     phases = Phases()
     instrument(phases)
-    count_calls(phases)
     # The engines must import this checkout wherever the bench is started.
     os.chdir(Path(__file__).resolve().parents[1])
     with tempfile.TemporaryDirectory(prefix="pair-cost-", dir=options.folder) as name:
-        arms = Arms(Path(name), options.depth, options.output_tokens)
+        arms = Arms(Path(name), options.depth, options.output_tokens, options.grace_s)
         wall: dict[str, list[float]] = {"harness": [], "bare": []}
         split: dict[str, list[dict[str, float]]] = {"harness": [], "bare": []}
         calls: list[dict[str, int]] = []
@@ -368,10 +373,12 @@ def main() -> None:
                     split[arm.__name__].append(ms)
                     if arm.__name__ == "harness":
                         calls.append(counted)
-    print(f"depth {options.depth}, {options.output_tokens} output tokens, {options.pairs} pairs an arm, alternated\n")
+    print(
+        f"depth {options.depth}, {options.output_tokens} output tokens, {options.pairs} pairs an arm, alternated\n"
+    )
     print(walls(wall["harness"], wall["bare"]), end="\n\n")
     print(breakdown(split["harness"], split["bare"]))
-    asked = statistics.median(row.get("calls", 0) for row in calls)
+    asked = statistics.median(row.get(CALLS, 0) for row in calls)
     print(f"\nhttpx calls per pair (readiness and identity): {asked:g}; scans: {calls[0].get(SCANS, 0)}")
 
 

@@ -109,13 +109,6 @@ def load_register(configuration: Configuration) -> Register:
     claims: dict[str, Claim] = {}
     places: dict[str, str] = {}
     files = sorted(configuration.claims_folder.glob("*.toml"))
-    if not files:
-        raise ConfigurationError(
-            f"register {configuration.claims_folder.name}/",
-            expected="at least one *.toml with claims",
-            found="none",
-            mend="Write a claim: see docs/claims.md.",
-        )
     texts: dict[str, str] = {}
     for file in files:
         place = Path(os.path.relpath(file, configuration.root)).as_posix()
@@ -155,6 +148,13 @@ def load_register(configuration: Configuration) -> Register:
                     f"{place}:{spot}: {error.thing}", expected=error.expected, found=error.found, mend=error.mend
                 ) from None
             places[name] = place
+    if not claims:
+        raise ConfigurationError(
+            f"register {configuration.claims_folder.name}/",
+            expected="at least one *.toml with claims",
+            found="none",
+            mend="Write a claim: see docs/claims.md.",
+        )
     _check_engines(configuration, claims, places, texts)
     return Register(claims=claims, places=places)
 
@@ -236,8 +236,10 @@ def _line(text: str, keys: tuple[str, ...]) -> int:
     lines = text.splitlines()
     at, found = 0, 1
     for depth in range(len(keys), 0, -1):
-        header = re.compile(r"^\s*\[+\s*" + r"\s*\.\s*".join(f"[\"']?{re.escape(k)}[\"']?" for k in keys[:depth]) + r"\s*\]")
-        hits = [n for n, line in enumerate(lines) if header.match(line)]
+        name = r"^\s*\[+\s*" + r"\s*\.\s*".join(f"[\"']?{re.escape(k)}[\"']?" for k in keys[:depth]) + r"\s*"
+        hits = [n for n, line in enumerate(lines) if re.match(name + r"\]", line)]
+        if not hits and depth == len(keys):
+            hits = [n for n, line in enumerate(lines) if re.match(name + r"\.", line)]  # a table below it
         if hits:
             at, found = hits[0], hits[0] + 1
             rest = keys[depth:]

@@ -18,6 +18,7 @@ from pytest_parity.errors import ConfigurationError, ParityError
 from pytest_parity.measurement.pair import Diverged
 from pytest_parity.measurement.workspace import new_session_id
 from pytest_parity.reporting import progress, terminal, verdict_reports
+from pytest_parity.scheduling import end_with_parent
 from pytest_parity.session import ParitySession
 
 __all__ = ["Controller"]
@@ -33,6 +34,8 @@ class Controller:
         self.config = config
         workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.is_worker = bool(workerinput)
+        if self.is_worker:
+            end_with_parent()
         self.active = options.is_active(config)
         self.named = workerinput.get("parity_named") or options.named_paths(config)
         self.session = ParitySession(
@@ -109,7 +112,9 @@ class Controller:
         dropped: list[pytest.Item] = []
         for item in mine:
             pair = self._pair_of_item(item)
-            if pair is None or (self._is_generic(item) and pair.cell.claim in self._own_test):
+            if pair is None and "parity" in getattr(item, "fixturenames", ()):
+                continue  # no pair of its claim is asked for
+            if pair is not None and self._is_generic(item) and pair.cell.claim in self._own_test:
                 continue
             (kept if self.active or self._is_named(item) else dropped).append(item)
         order = {pair.id: number for number, pair in enumerate(self.session.plan.pairs)} if kept else {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from pytest_parity.session import ParitySession
 
-__all__ = ["make_scheduler"]
+__all__ = ["end_with_parent", "make_scheduler"]
+
+_SET_PDEATHSIG = 1
 
 
 def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> Any:
@@ -25,3 +29,14 @@ def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> A
             return pair.group if pair is not None else nodeid
 
     return ParityScheduling(config, log)
+
+
+def end_with_parent() -> None:
+    """Let a worker die with its controller, and its engine with it.
+
+    A worker whose controller was killed is not told before it next speaks to it, and an engine's request may
+    take hours until then. Where the kernel does not know this request, nothing changes.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_parity import evidence
 from pytest_parity.core.canonical import digest
-from pytest_parity.errors import NothingCompared, ReceiptExists
+from pytest_parity.errors import EvidenceError, NothingCompared, ReceiptExists
 from pytest_parity.evidence.entries import Entry
 from pytest_parity.evidence.names import LOG
 
@@ -34,7 +34,8 @@ def publish(sessions: Sequence[str], source: Path, target: Path) -> int:
     receipts = evidence.ReceiptStore(source)
     published, log = evidence.ReceiptStore(target), evidence.Ledger(target)
     published.prepare()
-    subjects = {str(e.subject.get("name")): e.subject for e in _entries(source) if e.kind == "receipt"}
+    subjects = _subjects(source)
+    logged = _subjects(target) if (target / LOG).exists() else {}
     for session in sessions:
         names = [name for name in receipts.names() if name.startswith(session + ".")]
         if not names:
@@ -50,7 +51,8 @@ def publish(sessions: Sequence[str], source: Path, target: Path) -> int:
             except ReceiptExists:
                 if published.read(name) != body:
                     raise
-                continue
+                if name in logged:
+                    continue  # else a crash came between its publication and its place in the log
             subject = {**subjects.get(name, {}), "name": name, "digest": digest(body)}
             log.append("receipt", subject, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
             count += 1
@@ -59,6 +61,18 @@ def publish(sessions: Sequence[str], source: Path, target: Path) -> int:
     return 0
 
 
+def _subjects(folder: Path) -> dict[str, Mapping[str, object]]:
+    return {str(e.subject.get("name")): e.subject for e in _entries(folder) if e.kind == "receipt"}
+
+
 def _entries(folder: Path) -> list[Entry]:
-    with open(folder / LOG, "rb") as file:
-        return [Entry.read(line, number) for number, line in enumerate(file, start=1)]
+    try:
+        with open(folder / LOG, "rb") as file:
+            return [Entry.read(line, number) for number, line in enumerate(file, start=1)]
+    except OSError as error:
+        raise EvidenceError(
+            f"log of {folder}",
+            expected=f"a readable file {LOG}",
+            found=error.strerror or str(error),
+            mend="Name the folder with the receipts.",
+        ) from None

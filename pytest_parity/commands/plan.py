@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_parity.configuration import load_configuration, load_register
+from pytest_parity.core.claims import Claim
 from pytest_parity.core.explain import plan_lines
 from pytest_parity.core.plan import Filter, make_plan
 from pytest_parity.errors import ConfigurationError
@@ -20,21 +21,21 @@ def plan(config: Path, claims: str | None) -> int:
     configuration = load_configuration(config)
     register = load_register(configuration)
     names = claims.split(",") if claims not in (None, "all") and claims is not None else list(register.claims)
+    source = "--claims"
     if claims is None and configuration.default_claims is not None:
-        names = list(configuration.default_claims)
+        names, source = list(configuration.default_claims), "default_claims:"
     unknown = [name for name in names if name not in register.claims]
     if unknown:
         raise ConfigurationError(
-            f"--claims {unknown[0]}",
+            f"{source} {unknown[0]}",
             expected=f"claims of the register: {', '.join(register.claims)}",
             found=repr(unknown[0]),
             mend="Correct the name.",
         )
     chosen = [register.claims[name] for name in names]
 
-    def missing(claim: object) -> str | None:
-        row = register.claims[getattr(claim, "name")]
-        engines = (configuration.engines[name] for name in (row.candidate, row.reference))
+    def missing(claim: Claim) -> str | None:
+        engines = (configuration.engines[name] for name in (claim.candidate, claim.reference))
         return next((why for engine in engines if (why := why_not_installed(engine, configuration.root))), None)
 
     session = make_plan(chosen, Filter(), missing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ class _Session:
 
     claims: dict[str, tuple[Claim, bool]] = field(default_factory=dict)
     records: list[PairRecord] = field(default_factory=list)
+    stale: dict[str, str] = field(default_factory=dict)
+    """Claim to the pin that had expired when it was measured."""
     controls: dict[str, list[PairRecord]] = field(default_factory=dict)
 
 
@@ -72,9 +75,19 @@ def _read(folder: Path) -> tuple[dict[str, _Session], list[str]]:
             speculative = bool(body["sides"]["candidate"]["configuration"].get("speculative"))
             session.claims[record.claim] = (claim, speculative)
             session.records.append(record)
+            session.stale |= {record.claim: why for why in _expired(body)}
         except (ReceiptUnreadable, ValueError, KeyError, TypeError) as error:
             bad.append(str(error) if isinstance(error, ReceiptUnreadable) else f"{name}: {error}")
     return sessions, bad
+
+
+def _expired(body: Any) -> Iterator[str]:
+    """The pins that had expired on the day of the measurement, in the words of the run."""
+    for role in ("reference", "candidate"):
+        side = body["sides"][role]
+        expires = side["pin"]["portable"]["expires"] if "pin" in side else None
+        if expires is not None and date.fromisoformat(expires) < date.fromisoformat(body["at"][:10]):
+            yield f"the pin of {side['engine']} expired on {expires}"
 
 
 def _judge(session: _Session) -> Iterator[ClaimVerdict]:
@@ -85,7 +98,11 @@ def _judge(session: _Session) -> Iterator[ClaimVerdict]:
         if claim.metric is not None:
             controls = {key: control_result(group, claim.metric) for key, group in session.controls.items()}
         asked = {cell: _planned(cell, mine) for cell in declared_cells(claim)}
-        context = Context(asked={c: reps for c, reps in asked.items() if reps}, speculative=speculative)
+        context = Context(
+            asked={c: reps for c, reps in asked.items() if reps},
+            speculative=speculative,
+            stale=session.stale.get(name),
+        )
         yield judge_claim(claim, mine, controls, context)
 
 

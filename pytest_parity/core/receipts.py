@@ -21,6 +21,7 @@ from pytest_parity.errors import ParityError, ReceiptUnreadable
 __all__ = [
     "FORMAT",
     "Outcome",
+    "Measured",
     "PairRecord",
     "Reason",
     "clockwork_body",
@@ -42,6 +43,18 @@ class Reason:
 
     code: str
     sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Which engine and lane stood in a role, and which build of it: binary, model, its own build id.
+
+    ``build`` parts are ``None`` where there is no such file, or where the engine was never reached.
+    """
+
+    engine: str
+    lane: str
+    build: tuple[str | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,8 @@ class PairRecord:
     divergence: Divergence | None
     candidate_digest: str
     reference_digest: str
+    candidate: Measured
+    reference: Measured
     code_digest: str
     measured_at: str
     ids_from: str | None = None
@@ -246,10 +261,21 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         divergence=divergence,
         candidate_digest=body["sides"]["candidate"]["configuration_digest"],
         reference_digest=body["sides"]["reference"]["configuration_digest"],
+        candidate=_measured(body["sides"]["candidate"]),
+        reference=_measured(body["sides"]["reference"]),
         code_digest=body["code"]["digest"],
         measured_at=body["at"],
         ids_from=ids_from,
     )
+
+
+def _measured(side: Mapping[str, Any]) -> Measured:
+    local = side.get("pin", {}).get("local", {})
+    identity = side.get("identity") or {}
+    build = (local.get("binary_sha256"), local.get("model_sha256"), identity.get("build"))
+    if not all(isinstance(part, str | None) for part in build):
+        raise TypeError(f"the build of {side['engine']} is {build!r}")
+    return Measured(side["engine"], side["lane"], build)
 
 
 _WHOLE = (("cell", "depth"), ("cell", "output_tokens"), ("rep",), ("attempt",), ("minimum_tokens",))
@@ -260,7 +286,11 @@ _TEXT = (
     ("claim", "digest"),
     ("cell", "fixture"),
     ("cell", "plan"),
+    ("sides", "candidate", "engine"),
+    ("sides", "candidate", "lane"),
     ("sides", "candidate", "configuration_digest"),
+    ("sides", "reference", "engine"),
+    ("sides", "reference", "lane"),
     ("sides", "reference", "configuration_digest"),
     ("code", "digest"),
     ("at",),

@@ -207,7 +207,17 @@ def _without_numbers(
             word="INCOMPLETE",
             sentence=f"{why}: {', '.join(f'r{rep}' for rep in missing) or 'no pair'}",
         )
-    configurations = {(r.candidate_digest, r.reference_digest, r.code_digest) for r in records}
+    lanes = {(r.candidate.engine, r.candidate.lane, r.reference.engine, r.reference.lane) for r in records}
+    if lanes != {(claim.candidate, claim.lane, claim.reference, claim.other_lane)}:
+        return replace(
+            blank,
+            word="INCOMPLETE",
+            sentence="other engines or lanes were measured than the claim names: "
+            + "; ".join(f"{a}/{b} against {c}/{d}" for a, b, c, d in sorted(lanes)),
+        )
+    configurations = {
+        (r.candidate_digest, r.reference_digest, r.code_digest, r.candidate.build, r.reference.build) for r in records
+    }
     if len(configurations) != 1:
         return replace(blank, word="INCOMPLETE", sentence="pairs of different engines or code are never put together")
     return None

@@ -23,6 +23,7 @@ from pytest_parity.errors import (
     Unsupported,
 )
 from pytest_parity.measurement.installed import InstalledEngine
+from pytest_parity.measurement.prompts import PromptStore
 from pytest_parity.measurement.side import Role
 from pytest_parity.measurement.workspace import Workspace
 
@@ -112,6 +113,8 @@ def admit(
         for role, description in descriptions.items():
             sides[role] = (workspace.installed(description.name), chosen[role])
             sides[role][0].check_pin(workspace.today())
+        vocabulary = sides["reference"][0].vocabulary()
+        PromptStore(workspace.prompts).check(plan.cell.fixture, plan.cell.depth, vocabulary, workspace.root)
     except ParityError as error:
         return _with(blank, {}, Reason(reason_code(error), str(error)))
     return _with(blank, sides, None)

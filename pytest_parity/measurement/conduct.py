@@ -25,8 +25,9 @@ from pytest_parity.core.receipts import (
     read_pair,
     timing_body,
 )
+from pytest_parity.core.transcript import Transcript
 from pytest_parity.engines.driver import Progress
-from pytest_parity.errors import ForeignProcess, ParityError, ReceiptExists
+from pytest_parity.errors import ForeignProcess, NothingCompared, ParityError, ReceiptExists
 from pytest_parity.measurement.admission import Admitted, admit, reason_code
 from pytest_parity.measurement.pair import MeasuredPair, Receipt, Result, Unfinished
 from pytest_parity.measurement.prompts import PromptStore, source_of
@@ -106,8 +107,9 @@ class Conductor:
         plan = window.admitted.plan
         try:
             self._scan(window)
-        except ForeignProcess as error:
-            raise self._end(window, Result("refused", reason=Reason("foreign", str(error)))) from error
+        except (ForeignProcess, NothingCompared) as error:
+            code = "foreign" if isinstance(error, ForeignProcess) else "scan"
+            raise self._end(window, Result("refused", reason=Reason(code, str(error)))) from error
         time.sleep(self.workspace.quiet_s)
         self._intend(window)
         try:
@@ -168,8 +170,6 @@ class Conductor:
         """A pair that was begun is spent: whatever became of it, it is not measured again (trap T51)."""
         name = self.receipt_name(window.admitted.plan)
         store = self.workspace.store
-        if name not in store.intents():
-            return
         if name in store.names():
             raise ReceiptExists(
                 f"pair {window.admitted.plan.id}",
@@ -177,6 +177,8 @@ class Conductor:
                 found="its receipt",
                 mend="A pair runs once in a session: start a new session to measure again.",
             )
+        if name not in store.intents():
+            return
         reason = Reason("abandoned", "it was begun and never finished (its worker was killed); it is not measured again")
         raise self._end(window, Result("broken", reason=reason))
 
@@ -216,6 +218,7 @@ class Conductor:
                 plan.cell.output_tokens,
                 admitted.ignore_eos,
                 expected,
+                workspace.free_cpus,
             )
             log = logs / f"{plan.id}.{role}.log"
             window.runs[role] = run_side(job, (lease.fd,), log, progress)
@@ -250,6 +253,9 @@ class Conductor:
         candidate, reference = window.runs["candidate"], window.runs["reference"]
         if candidate.pid == reference.pid:
             return Reason("one-process", f"both sides were answered by process {candidate.pid}: two runs that are one (T15)")
+        assert candidate.transcript is not None and reference.transcript is not None
+        if _arrivals(candidate.transcript) == _arrivals(reference.transcript):
+            return Reason("one-run", "both sides have the same arrival times to the nanosecond: two runs that are one (T15)")
         for run in (candidate, reference):
             assert run.transcript is not None
             words = run.transcript.words
@@ -278,19 +284,23 @@ class Conductor:
         published = self.workspace.publish(name, body, _subject(body))
         return Receipt(name, published.path, published.digest, result.outcome)
 
+    def _redactor(self, admitted: Admitted) -> Redactor:
+        installed = [engine for engine, _ in admitted.sides.values()]
+        declared = [(engine, admitted.lanes[role]) for role, engine in admitted.descriptions.items()]
+        return Redactor(
+            {
+                "{root}": self.workspace.root,
+                **{f"{{binary of {e.name}}}": e.binary for e in installed},
+                **{f"{{model of {e.name}}}": e.model for e in installed},
+            },
+            [dict(os.environ), *(engine.environment for engine, _ in declared)],
+            [engine.configuration(lane)["argv"] for engine, lane in declared],
+        )
+
     def _body(self, window: _Window, result: Result, minimum_tokens: int) -> dict[str, Any]:
         admitted, workspace = window.admitted, self.workspace
         plan = admitted.plan
-        redactor = Redactor(
-            {
-                "{root}": workspace.root,
-                **{f"{{binary of {e.name}}}": e.binary for e, _ in admitted.sides.values()},
-                **{f"{{model of {e.name}}}": e.model for e, _ in admitted.sides.values()},
-                "{python}": os.path.realpath("/proc/self/exe"),
-                "{venv}": os.environ.get("VIRTUAL_ENV"),
-            },
-            dict(os.environ),
-        )
+        redactor = self._redactor(admitted)
         words = result.outcome in ("passed", "diverged", "void", "broken")
         times = result.outcome == "passed" or (result.outcome == "void" and _void_but_exact(window))
         sides = {}
@@ -301,7 +311,7 @@ class Conductor:
             else:
                 engine = admitted.descriptions[role]
                 lane = admitted.lanes[role]
-                sides[role] = {
+                unstarted = {
                     "engine": engine.name,
                     "lane": lane,
                     "configuration": engine.configuration(lane),
@@ -310,11 +320,12 @@ class Conductor:
                     "words": None,
                     "clockwork": None,
                 }
+                sides[role] = redactor.value(unstarted)
         claim = admitted.claim
         return {
             "format": FORMAT,
             "session": workspace.session,
-            "replay": window.replay,
+            "replay": redactor.text(window.replay),
             "pair": plan.id,
             "claim": {
                 "name": plan.cell.claim,
@@ -329,7 +340,7 @@ class Conductor:
             "minimum_tokens": minimum_tokens,
             "ignore_eos": admitted.ignore_eos,
             "outcome": result.outcome,
-            "reason": asdict(result.reason) if result.reason is not None else None,
+            "reason": redactor.value(asdict(result.reason)) if result.reason is not None else None,
             "prompt": _prompt_body(window.prompt),
             "sides": sides,
             "exactness": exact_body(result.exact) if result.exact is not None else None,
@@ -361,6 +372,12 @@ def _subject(body: Mapping[str, Any]) -> dict[str, Any]:
         "candidate": body["sides"]["candidate"]["configuration_digest"],
         "reference": body["sides"]["reference"]["configuration_digest"],
     }
+
+
+def _arrivals(transcript: Transcript) -> tuple[int, ...]:
+    """Distances of all arrivals from the request, in nanoseconds."""
+    clock = transcript.clockwork
+    return tuple(event.at_ns - clock.sent_ns for event in clock.events) + (clock.end_ns - clock.sent_ns,)
 
 
 def _prompt_body(prompt: PromptFixture | None) -> dict[str, Any] | None:

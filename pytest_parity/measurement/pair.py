@@ -85,6 +85,15 @@ class ExactPair:
         """Number of output tokens proven equal."""
         return self.result.tokens
 
+    def require(self, minimum_tokens: int) -> None:
+        """Ask for more tokens than before: too few make the pair void, and Unfinished is raised."""
+        if self.tokens < minimum_tokens:
+            sentence = f"exactness: expected at least {minimum_tokens} output tokens on both sides; found {self.tokens}."
+            reason = Reason("nothing-compared", sentence)
+            receipt = self._write(Result("void", exact=self.result, reason=reason), minimum_tokens)
+            raise Unfinished(sentence, reason, receipt)
+        self._minimum = max(self._minimum, minimum_tokens)
+
     def timing(self) -> PairTiming:
         """Rates and latencies of both sides. Raises ClockBackwards, TimingUnreadable."""
         if self._timing is None:
@@ -133,20 +142,24 @@ class MeasuredPair:
         """
         minimum = max(self._minimum, minimum_tokens or 1)
         if self._answer is not None:
+            self._answer.require(minimum)
             return self._answer
         if self._sides is None:
             raise AssertionError("this pair diverged, or was void: its transcripts are gone")
-        candidate, reference = self._sides
-        self._sides = None
+        sides, self._sides = self._sides, None
+        write, self._write = self._write, _spent
         try:
-            answer = compare(candidate, reference, self.level, minimum_tokens=minimum)
+            answer = compare(*sides, self.level, minimum_tokens=minimum)
         except ParityError as error:
             reason = Reason("nothing-compared", str(error))
-            receipt = self._write(Result("void", reason=reason), minimum)
+            receipt = write(Result("void", reason=reason), minimum)
             raise Unfinished(str(error), reason, receipt) from error
         if isinstance(answer, Divergence):
-            self._diverged(answer, minimum)
-        self._answer = ExactPair(answer, minimum, self._write)
+            receipt = write(Result("diverged", divergence=answer), minimum)
+            del sides, write  # both lead to times, and a traceback shows the locals of its frames
+            raise Diverged(divergence_text(self.replay, answer, receipt.name), answer, receipt)
+        self._write = write
+        self._answer = ExactPair(answer, minimum, write)
         return self._answer
 
     def record(self) -> Receipt:
@@ -159,6 +172,6 @@ class MeasuredPair:
         """Write a void receipt for a pair whose test ended before ``record()``; nothing measured is lost."""
         return self._write(Result("void", reason=Reason("test-ended", sentence)), self._minimum)
 
-    def _diverged(self, divergence: Divergence, minimum: int) -> NoReturn:
-        receipt = self._write(Result("diverged", divergence=divergence), minimum)
-        raise Diverged(divergence_text(self.replay, divergence, receipt.name), divergence, receipt)
+
+def _spent(result: Result, minimum: int) -> NoReturn:
+    raise AssertionError("this pair's receipt is written: there is nothing more to record")

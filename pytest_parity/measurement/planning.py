@@ -9,9 +9,9 @@ from statistics import median
 from pytest_parity.core.claims import Claim
 from pytest_parity.core.plan import Cell, SessionPlan, control_key
 from pytest_parity.engines.description import EngineDescription
+from pytest_parity.errors import LedgerBroken
 from pytest_parity.evidence.entries import Entry
 from pytest_parity.evidence.names import LOG
-from pytest_parity.errors import LedgerBroken
 from pytest_parity.measurement.workspace import Workspace
 
 __all__ = ["attempts", "estimate"]

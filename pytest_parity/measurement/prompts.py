@@ -82,6 +82,14 @@ class PromptStore:
             self._write(source, vocabulary, stored)
         return PromptFixture(fixture_class, cut(fixture_class, stored, depth), vocabulary, source.label)
 
+    def check(self, fixture_class: str, depth: int, vocabulary: str, root: Path) -> None:
+        """Raise what :meth:`fixture` would, as far as that can be told without an engine."""
+        source = source_of(fixture_class, depth, root)
+        if source is not None:
+            ids = source.ids if source.ids is not None else self.stored(source, vocabulary)
+            if ids is not None:
+                cut(fixture_class, ids, depth)
+
     def _path(self, source: Source, vocabulary: str) -> Path:
         key = hashlib.sha256(f"{source.key}\n{vocabulary}".encode()).hexdigest()
         return self.folder / f"{key}.json"

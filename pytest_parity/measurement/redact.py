@@ -4,26 +4,46 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 __all__ = ["Redactor"]
 
 SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET_OPTION = re.compile(r"--?(?:.*[-_])?(?:key|token|secret|password|passwd|credentials?)", re.IGNORECASE)
+_CREDENTIALS = re.compile(r"://([^/\s@]*:[^/\s@]+)@")
+_SHORTEST = 6
+"""Shorter values are words of the texts themselves, and no secrets."""
 
 
 class Redactor:
-    """Replaces known paths by placeholders and the values of secret-looking variables by ``[redacted]``."""
+    """Replaces known paths by placeholders, and secrets by ``[redacted]``.
 
-    def __init__(self, places: Mapping[str, str | Path | None], environment: Mapping[str, str]) -> None:
-        marks = {str(path): mark for mark, path in places.items() if path is not None}
-        home = os.path.expanduser("~")
-        if len(home) > 1:
-            marks.setdefault(home, "{home}")
-        for name, value in environment.items():
-            if SECRET_NAMES.search(name) and len(value) >= 6:
-                marks[value] = "[redacted]"
+    Secrets are the values of secret-looking variables in ``environments``, what follows an option such as
+    ``--api-key`` in ``argvs``, and credentials inside of addresses in either.
+    """
+
+    def __init__(
+        self,
+        places: Mapping[str, str | Path | None],
+        environments: Sequence[Mapping[str, str]],
+        argvs: Sequence[Sequence[str]] = (),
+    ) -> None:
+        marks = {
+            os.path.realpath(sys.executable): "{python}",
+            sys.executable: "{python}",
+            sys.prefix: "{venv}",
+            str(Path(__file__).parents[1]): "{package}",
+            os.path.expanduser("~"): "{home}",
+            os.getcwd(): "{cwd}",
+        }
+        marks |= {str(path): mark for mark, path in places.items() if path is not None}
+        marks = {path: mark for path, mark in marks.items() if os.path.isabs(path) and path != "/"}
+        secrets = {secret for found in environments for secret in _of_environment(found)}
+        secrets |= {secret for argv in argvs for secret in _of_arguments(argv)}
+        marks |= {secret: "[redacted]" for secret in secrets if len(secret) >= _SHORTEST}
         self._marks = sorted(marks.items(), key=lambda item: -len(item[0]))
 
     def text(self, text: str) -> str:
@@ -41,3 +61,23 @@ class Redactor:
         if isinstance(value, (list, tuple)):
             return [self.value(item) for item in value]
         return value
+
+
+def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environment.items():
+        if SECRET_NAMES.search(name):
+            yield value
+        yield from _CREDENTIALS.findall(value)
+
+
+def _of_arguments(argv: Sequence[str]) -> Iterator[str]:
+    secret_next = False
+    for argument in argv:
+        if secret_next and not argument.startswith("-"):
+            yield argument
+        option, equals, value = argument.partition("=")
+        secret_option = _SECRET_OPTION.fullmatch(option) is not None
+        if secret_option and equals:
+            yield value
+        secret_next = secret_option and not equals
+        yield from _CREDENTIALS.findall(argument)

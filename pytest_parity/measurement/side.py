@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ __all__ = ["Role", "SideBroken", "SideJob", "SideRun", "run_side", "tokenize_onc
 
 Role = Literal["candidate", "reference"]
 LOG_TAIL_LINES = 20
+DEATH_S = 0.3
+"""A connection is lost before the kernel tells how its process ended: how long to wait for that."""
 LOG_HEAD_LINES = 2000
 """More than any engine prints before its first request."""
 
@@ -44,6 +47,7 @@ class SideJob:
     output_tokens: int
     ignore_eos: bool
     expected_ids: tuple[str, tuple[int, ...]] | None = None
+    free_cpus: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -125,12 +129,13 @@ class _Started:
         job, description = run.job, run.job.engine.description
         self._run = run
         port = free_port()
+        cpus = description.cpus or job.free_cpus
         kept, dropped = scrubbed_environment(os.environ, (), description.environment)
         argv = job.engine.argv(job.lane, port=port, position=job.position)
         run.facts |= {
             "argv": list(argv),
             "environment": {"kept": kept, "dropped": list(dropped)},
-            "cpus": list(description.cpus) if description.cpus is not None else None,
+            "cpus": list(cpus) if cpus is not None else None,
             "port": port,
         }
         self._port = port
@@ -142,7 +147,7 @@ class _Started:
                 argv=argv,
                 env=kept,
                 cwd=None,
-                cpus=description.cpus,
+                cpus=cpus,
                 log_path=log,
                 memory_limit_bytes=description.memory_limit_bytes,
             ),
@@ -175,12 +180,18 @@ class _Started:
 
     def _close(self, *, failed: bool) -> None:
         died = self.process.ended()
+        until = time.monotonic() + DEATH_S
+        while failed and died is None and time.monotonic() < until:
+            time.sleep(0.01)
+            died = self.process.ended()
         self.driver.close()
         outcome = self.process.stop(self._run.job.engine.description.grace_s)
         self.ended = died or str(outcome)
         self.peak_rss_bytes = self.process.peak_rss_bytes
         if failed:
-            self._run.facts["ended"] = died or f"ended by us: {outcome}"
+            # A death is sometimes known only once the supervisor has had time to tell of it.
+            itself = outcome.phase == "itself"
+            self._run.facts["ended"] = died or (str(outcome) if itself else f"ended by us: {outcome}")
             self._run.facts["log_tail"] = list(self.process.log_tail(LOG_TAIL_LINES))
 
 

@@ -29,7 +29,8 @@ class Workspace:
 
     ``root``: folder of ``parity.toml``. ``receipts``, ``prompts``, ``logs``: folders for evidence, prompt ids
     and engine output. ``lease``: lock file, ``None`` for the device's default. ``quiet_s``: seconds without
-    any work before each pair. ``machine``, ``code``: facts for the receipts.
+    any work before each pair. ``machine``, ``code``: facts for the receipts. ``free_cpus``: processors for engines
+    that name none, where the harness keeps to ``harness_cpus``.
     """
 
     session: str
@@ -44,6 +45,7 @@ class Workspace:
     machine: Mapping[str, Any]
     code: Mapping[str, Any]
     harness_cpus: tuple[int, ...] | None = None
+    free_cpus: tuple[int, ...] | None = None
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
     _installed: dict[str, InstalledEngine] = field(default_factory=dict)
 

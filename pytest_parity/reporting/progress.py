@@ -64,6 +64,7 @@ def pinned(session: ParitySession) -> Iterator[None]:
         yield
         return
     before = os.sched_getaffinity(0)
+    session.workspace.free_cpus = tuple(sorted(before))
     os.sched_setaffinity(0, set(cpus) & before or before)
     try:
         yield

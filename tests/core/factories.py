@@ -99,8 +99,11 @@ def a_body(
     spoken = outcome != "refused"
     sides = {
         role: {
-            "engine": role,
+            "engine": claim.candidate if role == "candidate" else claim.reference,
+            "lane": claim.lane if role == "candidate" else claim.other_lane,
             "configuration_digest": digest,
+            "pin": {"local": {"binary_sha256": f"b of {role}", "model_sha256": "m"}},
+            "identity": {"build": "b1"},
             "words": words_body(side.words) if spoken else None,
             "clockwork": clockwork_body(side.clockwork) if held else None,
         }

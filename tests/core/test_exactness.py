@@ -86,6 +86,12 @@ def test_equal_sides_keep_words_and_clockwork() -> None:
     assert found == Exact("tokens", 16, ours.clockwork, theirs.clockwork, ours.words, theirs.words)
 
 
+def test_eight_ids_are_shown_on_each_side_of_the_first_difference() -> None:
+    found = diverged(a_transcript((*range(20), 99, *range(21, 40))), a_transcript(range(40)))
+    assert (found.near_start, found.candidate_near) == (12, (*range(12, 20), 99, *range(21, 29)))
+    assert found.reference_near == tuple(range(12, 29))
+
+
 def test_a_prefix_differs_where_it_ends() -> None:
     found = diverged(a_transcript(IDS[:10], stop="eos"), a_transcript())
     assert (found.kind, found.position, found.candidate_id, found.reference_id) == ("length", 10, None, 110)

@@ -395,6 +395,29 @@ def test_pairs_of_different_engines_or_code_are_never_put_together(digest: str) 
     )
 
 
+@pytest.mark.parametrize("role", ["candidate", "reference"])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_pairs_of_different_builds_are_never_put_together(role: str, part: int) -> None:
+    records = pairs(CLAIM, ABOVE)
+    side = getattr(records[3], role)
+    build = tuple("other" if at == part else known for at, known in enumerate(side.build))
+    records[3] = replace(records[3], **{role: replace(side, build=build)})
+    assert judged(CLAIM, records).sentence == (
+        "2,048 synthetic: pairs of different engines or code are never put together"
+    )
+
+
+def test_another_lane_than_the_claims_proves_nothing_of_the_claim() -> None:
+    other = a_claim("decode", lane="fast")
+    records = [replace(record, claim_digest=CLAIM.digest) for record in pairs(other, ABOVE)]
+    said(
+        judged(CLAIM, records),
+        "INCOMPLETE",
+        "2,048 synthetic: other engines or lanes were measured than the claim names: ours/fast against theirs/fast",
+        held=False,
+    )
+
+
 def test_ratios_never_cross_sessions() -> None:
     mixed = pairs(CLAIM, ABOVE)
     mixed[3] = replace(mixed[3], session="another")
@@ -500,6 +523,8 @@ def test_a_diagnostic_run_fails_on_a_divergence_and_on_a_missing_pair() -> None:
     apart = [a_record(CLAIM), a_record(CLAIM, rep=2, candidate=diverging())]
     assert (judged(CLAIM, apart, asked=two).word, judged(CLAIM, apart, asked=two).held) == ("FAIL", False)
     assert not judged(CLAIM, [a_record(CLAIM)], asked=two).held
+    late = {declared_cells(TWICE)[0]: frozenset({3, 7})}
+    assert not judged(TWICE, pairs(TWICE, ABOVE)[2:3], asked=late).held, "r7 was asked for and is not there"
 
 
 @pytest.mark.parametrize("word", ["MISS", "UNRESOLVED", "PASS"])
@@ -577,6 +602,14 @@ def test_a_point_passes_or_misses_by_its_own_statistic(statistic: str, value: fl
     assert verdict.cells[0].sentence == (
         f"{statistic} {value:.4f} < {value + 0.0001:g}: a point, without error bounds"
     )
+
+
+@pytest.mark.parametrize(
+    "statistic", ["ratio-of-medians", "ratio-of-means", "median-of-pairs", "minimum-of-pairs"]
+)
+def test_a_point_that_is_just_reached_is_reached(statistic: str) -> None:
+    claim = a_point(1.0, statistic)
+    assert judged(claim, pairs(claim, (1.0,) * 6)).word == "PASS(point)"
 
 
 def test_a_point_needs_a_clean_control_as_well() -> None:
@@ -765,6 +798,14 @@ def test_the_gravest_cell_gives_the_claim_its_word(worse: str, word: str) -> Non
     verdict = judged(two, [*pairs(two, BELOW, first), bad])
     assert (verdict.word, verdict.held) == (word, False)
     assert verdict.sentence.startswith("8,192 synthetic: ")
+
+
+def test_a_divergence_is_graver_than_an_invalid_session() -> None:
+    two = a_claim(depths=[2048, 8192])
+    first, second = declared_cells(two)
+    records = [*pairs(two, ABOVE, first), a_record(two, second, candidate=diverging())]
+    verdict = judged(two, records, controls(two, (1.1, 1.2, 1.1, 1.2, 1.1, 1.2)))
+    assert (words(verdict), verdict.word) == (["INVALID", "FAIL"], "FAIL")
 
 
 def test_records_of_other_claims_and_of_controls_are_not_mine() -> None:

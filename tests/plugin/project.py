@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -158,9 +157,12 @@ class Project:
 
     @contextmanager
     def started(
-        self, *args: str, mode: str = "no-xdist", wrap: Sequence[str] = ()
+        self, *args: str, mode: str = "no-xdist", wrap: Sequence[str] = (), group: bool = False
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """A run of pytest that goes on meanwhile; killed at the block's end if it still does."""
+        """A run of pytest that goes on meanwhile; killed at the block's end if it still does.
+
+        ``group``: in a process group of its own, as a shell does it.
+        """
         for name in ("reports.jsonl", "junit.xml", "out.txt"):
             (self.root / name).unlink(missing_ok=True)
         argv = [*wrap, sys.executable, "-m", "pytest", "--junitxml=junit.xml", *MODES[mode], *args]
@@ -168,8 +170,9 @@ class Project:
         environment["COLUMNS"] = "400"
         with (self.root / "out.txt").open("wb") as out:
             process = subprocess.Popen(
-                argv, cwd=self.root, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-            )
+                argv, cwd=self.root, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                process_group=0 if group else None,
+            )  # fmt: skip
         try:
             yield process
         finally:
@@ -241,14 +244,12 @@ class Project:
     @contextmanager
     def lease_held(self) -> Iterator[int]:
         """Another program (util-linux) holds the lease; yields its pid."""
-        holder = subprocess.Popen(["flock", "-n", str(self.root / "lease.lock"), "sleep", "300"])
-        try:
-            wait_until(lambda: not self.lease_is_free(), "flock to hold the lease")
+        argv = ["flock", "--no-fork", str(self.root / "lease.lock"), "sh", "-c", "echo held; exec sleep 300"]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
             yield holder.pid
-        finally:
-            subprocess.run(["pkill", "-P", str(holder.pid)], check=False)
-            holder.send_signal(signal.SIGTERM)
-            holder.wait()
+            holder.kill()
 
 
 def exact_claim(lane: str = "fused", **more: object) -> dict[str, object]:

@@ -72,7 +72,7 @@ def test_75_when_somebody_else_holds_the_lease(tmp_path: Path, mode: str) -> Non
     assert report.properties["parity_cause"] == "lease"
     assert "lease of cpu" in report.text
     assert "expected nobody to hold it; found it held by pid" in report.text
-    assert f"pid {pid} (flock -n " in ran.out
+    assert f"pid {pid} (sleep 300)" in ran.out
     assert "the lease was not to be had: r1, r2" in ran.claim("same").text
     assert "the lease was not to be had for 14 pairs (exit status 75)" in ran.out
     assert not project.receipts()
