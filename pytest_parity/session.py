@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,10 +16,12 @@ from pytest_parity.configuration import Configuration, Register, load_configurat
 from pytest_parity.core.claims import PLANS, Claim
 from pytest_parity.core.plan import Cell, Filter, PairPlan, SessionPlan, make_plan
 from pytest_parity.errors import ConfigurationError
-from pytest_parity.measurement.conduct import Conductor
 from pytest_parity.measurement.installed import why_not_installed
 from pytest_parity.measurement.planning import estimate
 from pytest_parity.measurement.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pytest_parity.measurement.conduct import Conductor
 
 __all__ = ["ParitySession"]
 
@@ -138,6 +140,8 @@ class ParitySession:
     @cached_property
     def conductor(self) -> Conductor:
         """Measures pairs."""
+        from pytest_parity.measurement.conduct import Conductor  # httpx is not wanted while collecting
+
         return Conductor(self.workspace, self.register.claims)
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pytest_parity.core.claims import PLANS, Claim
@@ -54,11 +54,11 @@ class PairPlan:
     rep: int
     group: str
     """Pairs of one group run in order on one worker: cells with their control."""
+    id: str = field(init=False)
+    """The id in a test's brackets, and the receipt's stem."""
 
-    @property
-    def id(self) -> str:
-        """The id in a test's brackets, and the receipt's stem."""
-        return f"{self.cell.id}-r{self.rep}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", f"{self.cell.id}-r{self.rep}")
 
     @property
     def order(self) -> Order:

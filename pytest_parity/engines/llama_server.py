@@ -37,7 +37,7 @@ from pytest_parity.errors import (
 __all__ = ["LlamaServerDriver"]
 
 _PROBE_ID = 1  # any id of any vocabulary: readiness asks for a token, not for sense
-_POLL_S = 0.05
+_POLL_S = 0.01
 _HEALTH_S = 2.0
 _FIRST_PROBE_S = 5.0
 _NO_FACTS = (  # of /props: shown elsewhere, different in every process, or of the web pages only

@@ -87,9 +87,21 @@ class InstalledEngine:
                     found=found,
                     mend="Install what was pinned, or pin what is installed and measure again.",
                 )
-        if pin.expires is not None and pin.expires < today:
-            return f"the pin of {self.name} expired on {pin.expires.isoformat()}"
+        for what, expires in ((f"the pin of {self.name}", pin.expires), *self._expiries()):
+            if expires is not None and expires < today:
+                return f"{what} expired on {expires.isoformat()}"
         return None
+
+    def _expiries(self) -> list[tuple[str, date | None]]:
+        """When the pins end that this package itself holds, of a build and of a model."""
+        found: list[tuple[str, date | None]] = []
+        if self.description.binary is not None and self.description.binary.startswith("built:"):
+            name = self.description.binary.removeprefix("built:")
+            found.append((f"the pinned source of {name}", provision.ENGINE_PINS[name].expires))
+        if self.description.model is not None and self.description.model.startswith("provided:"):
+            name = self.description.model.split(":")[1]
+            found.append((f"the pinned model {name}", provision.MODEL_PINS[name].expires))
+        return found
 
 
 def file_digest(path: Path) -> str:

@@ -243,11 +243,11 @@ class _Server(uvicorn.Server):
     ignore_sigterm = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take SIGTERM and SIGINT."""
+        """Take SIGTERM and SIGINT: end at once. Nothing is kept, and uvicorn's own way out takes 0.2 s."""
         del sig, frame
         if not self.ignore_sigterm:
-            self.should_exit = True
-            self.force_exit = True
+            sys.stdout.flush()
+            os._exit(0)
 
 
 def serve(options: Options) -> int:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .archives import unpack_member
 from .cache import cache_root, place
 from .commands import Report, Runner, run_command
 from .errors import DigestMismatch, PinUnreadable
-from .gguf_files import TargetType, retype, writer_version
 from .pins import ModelPin, Variant, model_pin, variant_of
 from .records import PIN_FILE, FileFacts, ModelFile, read_record
 from .registry import fetch
-from .tiny_long import write_tiny_long
+
+if TYPE_CHECKING:
+    from .gguf_files import TargetType
 
 _DERIVED: dict[str, TargetType] = {"f32": "F32", "q8_0": "Q8_0"}
 
@@ -27,6 +29,8 @@ def provide_model(
     each time. Raises ``UnknownName``, ``RegistryUnavailable``, ``ToolMissing``, ``DigestMismatch``,
     ``UnsafeArchive``, ``MissingMember``, ``PinUnreadable``, ``CacheUnusable``.
     """
+    from .gguf_files import writer_version  # numpy is not wanted where a model is only looked for
+
     pin = model_pin(name)
     wanted = variant_of(pin, variant)
     variant = variant.lower()
@@ -109,8 +113,12 @@ def _make_file(
         if pin.name == "numpy-copy":
             _write_copy_weights(target)
             return None
+        from .tiny_long import write_tiny_long
+
         return write_tiny_long(target)
     if wanted.tensors_sha256 is not None:
+        from .gguf_files import retype
+
         report(f"writing {wanted.filename} from {source.name}")
         return retype(source, target, _DERIVED[variant])
     report(f"unpacking {wanted.filename} from {source.name}")

@@ -82,7 +82,7 @@ def test_unknown_names() -> None:
     with pytest.raises(UnknownName) as model:
         model_pin("gpt")
     assert str(model.value) == (
-        "model 'gpt': expected one of smollm2, tiny-long; found a name without a pin. "
+        "model 'gpt': expected one of smollm2, tiny-long, numpy-copy; found a name without a pin. "
         "Use one of these names, or describe your own build in parity.toml."
     )
     with pytest.raises(UnknownName) as variant:
