@@ -28,6 +28,13 @@ def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> A
             pair = session.pair_of(nodeid) if session.asked_ids else None
             return pair.group if pair is not None else nodeid
 
+        def _reschedule(self, node: Any) -> None:
+            # A worker starts its last test only once it knows that none follows. Without this a run hangs whose
+            # worker was killed in the very last test: its replacement gets that one test and waits for ever.
+            super()._reschedule(node)
+            if not self.workqueue and not node.shutting_down:
+                node.shutdown()
+
     return ParityScheduling(config, log)
 
 

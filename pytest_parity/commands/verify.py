@@ -8,6 +8,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from pytest_parity import evidence
 from pytest_parity.core.canonical import parse
 from pytest_parity.core.claims import Claim
@@ -75,10 +77,18 @@ def _read(folder: Path) -> tuple[dict[str, _Session], list[str]]:
             speculative = bool(body["sides"]["candidate"]["configuration"].get("speculative"))
             session.claims[record.claim] = (claim, speculative)
             session.records.append(record)
-            session.stale |= {record.claim: why for why in _expired(body)}
+            for why in _expired(body):
+                session.stale[record.claim] = why
         except (ReceiptUnreadable, ValueError, KeyError, TypeError) as error:
-            bad.append(str(error) if isinstance(error, ReceiptUnreadable) else f"{name}: {error}")
+            bad.append(str(error) if isinstance(error, ReceiptUnreadable) else f"{name}: {_in_one_line(error)}")
     return sessions, bad
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"its claim's row, {'.'.join(map(str, first['loc'])) or 'as a whole'}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _expired(body: Any) -> Iterator[str]:

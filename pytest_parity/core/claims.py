@@ -132,7 +132,19 @@ class Claim(_Model):
         if self.kind == "exact" and set(every) != {"2"}:
             raise ValueError("pairs = \"2\" in an exact claim: exactness needs no statistics")
         self._wording_can_be_filled()
+        self._speaks_of_its_cells()
         return self
+
+    def _speaks_of_its_cells(self) -> None:
+        depths = {entry.depth for entry in self.depths}
+        for entry in self.expected:
+            if entry.depth not in {None, *depths} or entry.fixture not in {None, *self.fixtures}:
+                raise ValueError(
+                    f"verdicts of declared cells only in 'expected', not of depth {entry.depth}, fixture {entry.fixture!r}"
+                )
+        shortest = min(entry.output_tokens or self.output_tokens for entry in self.depths)
+        if self.minimum_tokens > shortest:
+            raise ValueError(f"minimum_tokens of at most the shortest output, {shortest}")
 
     def _wording_can_be_filled(self) -> None:
         known = {"depths", "candidate", "reference", "lane", "fixtures", "output_tokens"}

@@ -16,7 +16,7 @@ from pytest_parity.core.metrics import METRICS
 from pytest_parity.core.plan import order_of
 from pytest_parity.core.timing import PairTiming, derive, ratio
 from pytest_parity.core.transcript import Clockwork, Event, Transcript, Words
-from pytest_parity.errors import ParityError, ReceiptUnreadable
+from pytest_parity.errors import ParityError, ReceiptUnreadable, TimingUnreadable
 
 __all__ = [
     "FORMAT",
@@ -224,7 +224,10 @@ def _read(name: str, body: Mapping[str, Any]) -> PairRecord:
         if isinstance(exact, Divergence) or not _same(exact_body(exact), body["exactness"]):
             raise _contradiction(name, "exactness")
         tokens, ids_from = exact.tokens, _ids_from(exact)
-        timing = derive(exact)
+        try:
+            timing = derive(exact)
+        except TimingUnreadable:
+            raise _contradiction(name, "timing") from None
         if not _same(timing_body(timing), body["timing"]):
             raise _contradiction(name, "timing")
     elif outcome == "diverged":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_parity.core.exactness import Exact
@@ -88,6 +88,7 @@ def _side(role: str, clock: Clockwork, words: Words) -> SideTiming:
     ttft = (first.at_ns - clock.sent_ns) / 1e9
     wall = (clock.end_ns - clock.sent_ns) / 1e9
     counts = [event.tokens for event in carrying]
+    _check_counts(role, counts, words)
     decode: float | None = None
     if None not in counts and last.at_ns > first.at_ns:
         total = sum(count for count in counts if count is not None)
@@ -106,6 +107,20 @@ def _side(role: str, clock: Clockwork, words: Words) -> SideTiming:
         engine_decode_n1=engine_n1,
         engine_barred=barred,
     )
+
+
+def _check_counts(role: str, counts: Sequence[int | None], words: Words) -> None:
+    """Events that carry another number of tokens than was said give no rate (trap T53)."""
+    if words.output_ids is None or None in counts:
+        return
+    carried = sum(count for count in counts if count is not None)
+    if carried != len(words.output_ids):
+        raise TimingUnreadable(
+            f"events of the {role}",
+            expected=f"{len(words.output_ids)} tokens in all, as many as its output has",
+            found=f"{carried}",
+            mend="The stream and the output are not of one request: this pair cannot be timed.",
+        )
 
 
 def _check_clock(role: str, clock: Clockwork) -> None:

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_parity.apparatus import procfs
 from pytest_parity.apparatus import scan as scanning
+from pytest_parity.apparatus.holders import parse_record
 from pytest_parity.apparatus.lease import Lease, session_lock
+from pytest_parity.apparatus.lockfile import default_path
 from pytest_parity.core.canonical import canonical_bytes, parse
 from pytest_parity.core.claims import Claim
 from pytest_parity.core.exactness import Exact, compare
@@ -27,16 +30,19 @@ from pytest_parity.core.receipts import (
 )
 from pytest_parity.core.transcript import Transcript
 from pytest_parity.engines.driver import Progress
-from pytest_parity.errors import ForeignProcess, NothingCompared, ParityError, ReceiptExists
+from pytest_parity.errors import ForeignProcess, LeaseUnavailable, NothingCompared, ParityError, ReceiptExists
 from pytest_parity.measurement.admission import Admitted, admit, reason_code
 from pytest_parity.measurement.pair import MeasuredPair, Receipt, Result, Unfinished
 from pytest_parity.measurement.prompts import PromptStore, source_of
+from pytest_parity.measurement.receipt_parts import prompt_body, redactor_of, subject_of
 from pytest_parity.measurement.recovery import own_ticks
-from pytest_parity.measurement.redact import Redactor
 from pytest_parity.measurement.side import Role, SideBroken, SideJob, SideRun, run_side, tokenize_once
 from pytest_parity.measurement.workspace import Workspace
 
 __all__ = ["Conductor"]
+
+ORPHAN_S = 10.0
+"""So long may the supervisor of a killed worker need to end its engine."""
 
 
 @dataclass(slots=True)
@@ -146,7 +152,7 @@ class Conductor:
     @contextmanager
     def _leased(self, window: _Window) -> Iterator[Lease]:
         workspace = self.workspace
-        lease = Lease.acquire(workspace.device, workspace.lease, f"pair {window.admitted.plan.id}", session=workspace.session)
+        lease = self._acquire(f"pair {window.admitted.plan.id}")
         window.lease = {
             "number": lease.number,
             "unrecorded": lease.unrecorded,
@@ -160,6 +166,30 @@ class Conductor:
             yield lease
         finally:
             lease.close()
+
+    def _acquire(self, purpose: str) -> Lease:
+        """Take the lease without waiting, but for an engine that outlives its killed worker for a moment."""
+        workspace = self.workspace
+        deadline = time.monotonic() + ORPHAN_S
+        while True:
+            try:
+                return Lease.acquire(workspace.device, workspace.lease, purpose, session=workspace.session)
+            except LeaseUnavailable:
+                if time.monotonic() >= deadline or not self._orphaned():
+                    raise
+                time.sleep(0.1)
+
+    def _orphaned(self) -> bool:
+        """Was the lease last taken by a process of this session that has died?"""
+        workspace = self.workspace
+        try:
+            record = parse_record((workspace.lease or default_path(workspace.device)).read_bytes())
+        except OSError:
+            return False
+        if record is None or record.session != workspace.session:
+            return False
+        stat = procfs.stat_of(record.pid)
+        return stat is None or stat.state in "ZX" or stat.start_ticks != record.start_ticks
 
     def _scan(self, window: _Window) -> None:
         seen = scanning.scan(frozenset())
@@ -193,7 +223,7 @@ class Conductor:
             "start_ticks": own_ticks(),
             "at": self.workspace.timestamp(),
             "receipt": receipt,
-            "subject": _subject(receipt),
+            "subject": subject_of(receipt),
         }
         self.workspace.store.intend(self.receipt_name(plan), canonical_bytes(body))
 
@@ -281,26 +311,13 @@ class Conductor:
         plan = window.admitted.plan
         name = self.receipt_name(plan)
         body = self._body(window, result, minimum_tokens)
-        published = self.workspace.publish(name, body, _subject(body))
+        published = self.workspace.publish(name, body, subject_of(body))
         return Receipt(name, published.path, published.digest, result.outcome)
-
-    def _redactor(self, admitted: Admitted) -> Redactor:
-        installed = [engine for engine, _ in admitted.sides.values()]
-        declared = [(engine, admitted.lanes[role]) for role, engine in admitted.descriptions.items()]
-        return Redactor(
-            {
-                "{root}": self.workspace.root,
-                **{f"{{binary of {e.name}}}": e.binary for e in installed},
-                **{f"{{model of {e.name}}}": e.model for e in installed},
-            },
-            [dict(os.environ), *(engine.environment for engine, _ in declared)],
-            [engine.configuration(lane)["argv"] for engine, lane in declared],
-        )
 
     def _body(self, window: _Window, result: Result, minimum_tokens: int) -> dict[str, Any]:
         admitted, workspace = window.admitted, self.workspace
         plan = admitted.plan
-        redactor = self._redactor(admitted)
+        redactor = redactor_of(admitted, workspace.root)
         words = result.outcome in ("passed", "diverged", "void", "broken")
         times = result.outcome == "passed" or (result.outcome == "void" and _void_but_exact(window))
         sides = {}
@@ -341,7 +358,7 @@ class Conductor:
             "ignore_eos": admitted.ignore_eos,
             "outcome": result.outcome,
             "reason": redactor.value(asdict(result.reason)) if result.reason is not None else None,
-            "prompt": _prompt_body(window.prompt),
+            "prompt": prompt_body(window.prompt),
             "sides": sides,
             "exactness": exact_body(result.exact) if result.exact is not None else None,
             "divergence": divergence_body(result.divergence) if result.divergence is not None else None,
@@ -354,43 +371,10 @@ class Conductor:
         }
 
 
-def _subject(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What the log says of a receipt beside its digest: enough to count attempts without opening it.
-
-    ``seconds``: how long the pair held the lease, for planning; only of passed pairs.
-    """
-    held = body["lease"].get("held_s") if body["outcome"] == "passed" else None
-    return {
-        "seconds": held,
-        "session": body["session"],
-        "claim": body["claim"]["name"],
-        "claim_digest": body["claim"]["digest"],
-        "depth": body["cell"]["depth"],
-        "fixture": body["cell"]["fixture"],
-        "rep": body["rep"],
-        "outcome": body["outcome"],
-        "candidate": body["sides"]["candidate"]["configuration_digest"],
-        "reference": body["sides"]["reference"]["configuration_digest"],
-    }
-
-
 def _arrivals(transcript: Transcript) -> tuple[int, ...]:
     """Distances of all arrivals from the request, in nanoseconds."""
     clock = transcript.clockwork
     return tuple(event.at_ns - clock.sent_ns for event in clock.events) + (clock.end_ns - clock.sent_ns,)
-
-
-def _prompt_body(prompt: PromptFixture | None) -> dict[str, Any] | None:
-    if prompt is None:
-        return None
-    return {
-        "fixture": prompt.fixture_class,
-        "tokens": prompt.depth,
-        "digest": prompt.digest,
-        "vocabulary": prompt.vocabulary,
-        "source": prompt.source,
-        "blind_spot": prompt.blind_spot,
-    }
 
 
 def _void_but_exact(window: _Window) -> bool:
@@ -402,5 +386,3 @@ def _void_but_exact(window: _Window) -> bool:
         return isinstance(compare(sides[0], sides[1], window.admitted.level), Exact)
     except ParityError:
         return False
-
-

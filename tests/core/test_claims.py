@@ -280,7 +280,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"expected": [{"verdict": "SLOW", "because": "the draft is lighter"}]},
         (
             "field 'expected.0.verdict': expected 'PASS', 'MISS', 'UNRESOLVED', 'FAIL', 'INVALID', 'INCOMPLETE', "
-            f"'UNSUPPORTED', 'STALE' or 'RECORDED'; found 'SLOW'. {LOOK_UP}"
+            f"'UNSUPPORTED', 'STALE', 'RECORDED' or 'PASS(point)'; found 'SLOW'. {LOOK_UP}"
         ),
     ),
     (
@@ -522,6 +522,20 @@ def test_the_entry_that_names_most_of_a_cell_speaks_for_it() -> None:
 
 
 def test_a_cell_that_no_entry_names_has_no_expectation() -> None:
-    claim = a_claim(expected=[entry("MISS", depth=8192), entry("FAIL", fixture="natural-code")])
+    claim = a_claim(
+        depths=[2048, 8192],
+        fixtures=["synthetic", "natural-code"],
+        expected=[entry("MISS", depth=8192), entry("FAIL", fixture="natural-code")],
+    )
     assert claim.expectation(2048, "synthetic") is None
     assert a_claim().expectation(2048, "synthetic") is None
+
+
+def test_expectations_of_cells_that_are_not_declared_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="verdicts of declared cells only in 'expected', not of depth 77"):
+        a_claim(expected=[entry("FAIL", depth=77)])
+
+
+def test_a_minimum_beyond_the_output_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="minimum_tokens of at most the shortest output"):
+        a_claim(minimum_tokens=100_000)

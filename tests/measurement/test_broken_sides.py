@@ -235,10 +235,10 @@ def test_a_cause_without_a_short_code_is_named_by_its_class(tmp_path: Path, monk
     shop = Workshop(tmp_path)
     seen: list[SideJob] = []
     acted(monkeypatch, seen=seen)
-    play = conduct.run_side
+    play = vars(conduct)["run_side"]
 
     def fail(job: SideJob, *rest: Any) -> SideRun:
-        run = play(job, *rest)
+        run: SideRun = play(job, *rest)
         if job.role == "candidate":
             raise SideBroken(SideRun(job, phase="warm-up", transcript=says()), gone)
         return run

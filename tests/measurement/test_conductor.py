@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from workshop import (
 )
 
 from pytest_parity import evidence
+from pytest_parity.apparatus import scan as scanning
 from pytest_parity.apparatus.lease import Lease
 from pytest_parity.apparatus.scan import Scan
 from pytest_parity.core.canonical import digest
@@ -203,9 +206,9 @@ class TestLease:
         shop, seen = Workshop(tmp_path), list[SideJob]()
         acted(monkeypatch, seen=seen)
         conductor = shop.conductor()
-        with Lease.acquire("test", tmp_path / "lease.lock", "somebody else"):
-            with pytest.raises(LeaseUnavailable, match="expected nobody to hold it; found it held by pid "):
-                conductor.measure(pair(shop.claim), "replay")
+        busy = pytest.raises(LeaseUnavailable, match="expected nobody to hold it; found it held by pid ")
+        with Lease.acquire("test", tmp_path / "lease.lock", "somebody else"), busy:
+            conductor.measure(pair(shop.claim), "replay")
         assert seen == []
         assert [path.name for path in shop.receipts.rglob("*")] == ["intents"]
         assert not conductor.has_receipt(pair(shop.claim))
@@ -222,13 +225,13 @@ class TestLease:
     def test_a_lost_lease_breaks_the_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shop = Workshop(tmp_path)
         acted(monkeypatch)
-        quiet = conduct.scanning.scan
+        quiet = scanning.scan
 
         def steal(own: frozenset[int]) -> Scan:
             (tmp_path / "lease.lock").unlink(missing_ok=True)
             return quiet(own)
 
-        monkeypatch.setattr(conduct.scanning, "scan", steal)
+        monkeypatch.setattr(scanning, "scan", steal)
         error, body = shop.unfinished()
         assert (body["outcome"], body["reason"]["code"]) == ("broken", "apparatus")
         assert "the file removed or replaced: others may have taken the device since" in str(error)
@@ -242,7 +245,7 @@ class TestQuiet:
         shop = Workshop(tmp_path, quiet_s=1.25)
         order: list[object] = []
         acted(monkeypatch)
-        play, look = conduct.run_side, conduct.scanning.scan
+        play, look = vars(conduct)["run_side"], scanning.scan
 
         def scan(own: frozenset[int]) -> Scan:
             order.append("scan")
@@ -257,8 +260,8 @@ class TestQuiet:
             order.append("side")
             return play(*args)
 
-        monkeypatch.setattr(conduct.scanning, "scan", scan)
-        monkeypatch.setattr(conduct.time, "sleep", sleep)
+        monkeypatch.setattr(scanning, "scan", scan)
+        monkeypatch.setattr(time, "sleep", sleep)
         monkeypatch.setattr(conduct, "run_side", side)
         receipt = shop.conductor().measure(pair(shop.claim), "replay").exact().record()
         assert order == ["scan", ("sleep", 1.25, False), "side", "scan", "side", "scan"]
@@ -426,7 +429,7 @@ class TestForeign:
         assert seen == [] and list((shop.receipts / "intents").iterdir()) == []
 
     def test_an_engine_that_appears_during_a_side_voids_the_pair(self, tmp_path: Path) -> None:
-        others = []
+        others: list[subprocess.Popen[bytes]] = []
 
         def begin(phase: str, done: int, total: int) -> None:
             if not others:
@@ -450,7 +453,7 @@ class TestForeign:
         shop, seen = Workshop(tmp_path), list[SideJob]()
         acted(monkeypatch, seen=seen)
         conductor = shop.conductor()
-        monkeypatch.setattr(conduct.scanning, "scan", lambda own: Scan(None, 0, None, None, None))
+        monkeypatch.setattr(scanning, "scan", lambda own: Scan(None, 0, None, None, None))
         with pytest.raises(Unfinished) as caught:
             conductor.measure(pair(shop.claim), "replay")
         assert str(caught.value) == (

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workshop import Workshop, body_of, claim, engine, pair
+from workshop import Workshop, acted, body_of, claim, engine, pair
 
-from pytest_parity.core.receipts import read_pair
-from pytest_parity.core.verdicts import Context, ControlResult, judge_claim
 from pytest_parity.core.plan import declared_cells
+from pytest_parity.core.receipts import read_pair
+from pytest_parity.core.verdicts import Context, judge_claim
 from pytest_parity.engines import provision
 from pytest_parity.errors import AdmissionRefused, PinMismatch
 from pytest_parity.measurement.installed import file_digest, install, why_not_installed
@@ -22,7 +22,6 @@ from pytest_parity.measurement.installed import file_digest, install, why_not_in
 WEIGHTS = b"weights"
 SHA = hashlib.sha256(WEIGHTS).hexdigest()
 OTHER = "0" * 64
-NO_CONTROL = ControlResult(None, "none")
 
 
 def pinned(**pin: Any) -> dict[str, Any]:
@@ -101,7 +100,8 @@ class TestPins:
 
     @pytest.mark.parametrize(("what", "name"), [("model", "m.gguf"), ("binary", "prog")])
     def test_a_wrong_digest(self, root: Path, what: str, name: str) -> None:
-        found = install(engine(**{what: name, "pin": {f"{what}_sha256": OTHER}}), root)
+        fields: dict[str, Any] = {what: name, "pin": {f"{what}_sha256": OTHER}}
+        found = install(engine(**fields), root)
         digest = hashlib.sha256((root / name).read_bytes()).hexdigest()
         with pytest.raises(PinMismatch) as caught:
             found.check_pin(date(2025, 1, 1))
@@ -181,8 +181,6 @@ class TestWhatThePairSays:
     def test_an_expired_pin_is_measured_and_its_verdict_is_stale(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from workshop import acted
-
         acted(monkeypatch)
         old = engine("old", pin={"expires": date(2025, 6, 30)})
         shop = Workshop(

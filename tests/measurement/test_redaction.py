@@ -12,7 +12,6 @@ import pytest
 from workshop import EMBEDDED, Workshop, bodies, body_of, claim, engine, foreign_engine, pair
 
 import pytest_parity
-from pytest_parity.measurement.pair import Unfinished
 from pytest_parity.measurement.redact import Redactor
 
 SECRET = "hunter2-of-the-environment"

@@ -188,7 +188,7 @@ def says(
     spoken: dict[str, Any] = {"text": "".join(map(chr, ids)), "stop": "limit", "cached": 0, **words}
     return Transcript(
         Words(64, tuple(ids), **spoken),
-        Clockwork(sent_ns, events, events[-1].at_ns + 77_003, {"predicted_ms": 15.6251}, 4_194_304),
+        Clockwork(sent_ns, events, events[-1].at_ns + 77_003, {"predicted_n": len(ids), "predicted_ms": 15.6251}, 4_194_304),
     )
 
 
@@ -201,7 +201,8 @@ def acted(
     seen: list[SideJob] | None = None,
 ) -> None:
     """From here on no engine is started: each side says what it is told to, or raises."""
-    parts = {"candidate": (candidate or says(), pids[0]), "reference": (reference or says(sent_ns=21_000_000_123, step_ns=1_000_013), pids[1])}
+    theirs = reference or says(sent_ns=21_000_000_123, step_ns=1_000_013)
+    parts = {"candidate": (candidate or says(), pids[0]), "reference": (theirs, pids[1])}
 
     def play(job: SideJob, lease_fds: Sequence[int], log: Path, progress: Progress | None) -> SideRun:
         part, pid = parts[job.role]

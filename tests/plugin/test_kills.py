@@ -106,7 +106,8 @@ def test_sigkill_of_xdists_controller_frees_the_device(project: Project) -> None
 def test_sigkill_of_a_worker_spends_its_pair_and_the_others_go_on(project: Project) -> None:
     """xdist runs the item again that killed its worker: the pair was begun, so it isn't measured again."""
     project.claims = {"stuck": exact_claim("stall"), "same": exact_claim(), "more": exact_claim(depths=[96])}
-    project.lanes = {"stall": ["--fault", "stall-at=5:4"]}
+    # An engine that SIGTERM does not end holds the lease for a moment longer than its worker lives.
+    project.lanes = {"stall": ["--fault", "stall-at=5:8", "--fault", "ignore-sigterm"]}
     project.write()
     with project.started("-m", "parity", mode="n2") as process:
         _when_stuck(project)
@@ -131,3 +132,15 @@ def test_sigkill_of_a_worker_spends_its_pair_and_the_others_go_on(project: Proje
     assert project.engines() == []
     assert project.lease_is_free()
     assert "INTERNALERROR" not in ran.out
+
+
+def test_a_run_ends_whose_worker_is_killed_in_the_last_pair(project: Project) -> None:
+    """Its replacement gets one single item: under xdist's own scheduler it would wait for a next one for ever."""
+    with project.started("-m", "parity", "-k", "stuck and r1", mode="n2") as process:
+        _when_stuck(project)
+        os.kill(project.intents()[0]["pid"], signal.SIGKILL)
+        process.wait(60)
+    ran = project.finished(process)
+    assert ran.status == 1
+    assert project.receipts()["stuck-d64-synthetic-r1"]["outcome"] == "broken"
+    assert ran.claim("stuck").word == "failed"
