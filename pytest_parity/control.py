@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from pytest_parity import options
 from pytest_parity.core.claims import Claim
 from pytest_parity.core.metrics import METRICS
-from pytest_parity.core.plan import CONTROL_PAIRS, PairPlan, control_key
+from pytest_parity.core.plan import CONTROL_PAIRS, Cell, PairPlan, control_key
 from pytest_parity.core.receipts import PairRecord
 from pytest_parity.core.timing import ratio
 from pytest_parity.core.verdicts import ClaimVerdict, ControlResult, control_result, second_look_needed
@@ -102,10 +103,14 @@ class Controller:
         self._own_test.add(name)
         return [pair for pair in pairs if pair.cell.claim == name]
 
-    def select(self, items: list[pytest.Item]) -> None:
-        """Keep parity items that were asked for, in the plan's order, behind all others."""
+    def select(self, items: list[pytest.Item], collected: list[pytest.Item]) -> None:
+        """Keep parity items that were asked for, in the plan's order, behind all others.
+
+        ``collected``: parity items before ``-k`` and ``-m`` took any away; a control is never filtered out.
+        """
         if self.config_error is not None:
             return
+        items.extend(self._missing_controls(items, collected))
         others = [item for item in items if item.get_closest_marker("parity") is None]
         mine = [item for item in items if item.get_closest_marker("parity") is not None]
         kept: list[pytest.Item] = []
@@ -125,6 +130,24 @@ class Controller:
             self.config.hook.pytest_deselected(items=dropped)
         items[:] = [*others, *kept]
         self.session.ask([item.nodeid for item in kept])
+
+    def _missing_controls(self, items: list[pytest.Item], collected: list[pytest.Item]) -> list[pytest.Item]:
+        """Controls that another filter took away although a whole cell that needs them is left."""
+        left = {pair.id: pair for item in items if (pair := self._pair_of_item(item)) is not None}
+        reps: dict[Cell, int] = {}
+        for pair in left.values():
+            reps[pair.cell] = reps.get(pair.cell, 0) + 1
+        claims = self.session.register.claims if left and self.active else {}
+        keys = {
+            control_key(claims[cell.claim])
+            for cell, count in reps.items()
+            if cell.claim in claims and claims[cell.claim].performance and count == cell.pairs
+        }
+        return [
+            item
+            for item in collected
+            if (pair := self._pair_of_item(item)) is not None and pair.cell.control_of in keys and pair.id not in left
+        ]
 
     @staticmethod
     def _pair_of_item(item: pytest.Item) -> PairPlan | None:
@@ -190,12 +213,27 @@ class Controller:
             return (yield)
         if not self.is_worker and (self.session.asked_ids or self.active):
             self._recover()
-        with progress.pinned(self.session):
+        with progress.pinned(self.session), self._alive():
             try:
                 return (yield)
             finally:
                 if not self.is_worker and (self.session.asked_ids or self.gate is not None):
                     self._decide(session)
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """While pairs may be measured, others can see that this session lives."""
+        if not self.session.asked_ids:
+            yield
+            return
+        from pytest_parity.measurement.recovery import alive
+
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(alive(self.session.workspace.receipts, self.session.id))
+            except OSError as error:
+                raise pytest.UsageError(f"parity: the receipts folder cannot be written: {error}") from None
+            yield
 
     def _recover(self) -> None:
         from pytest_parity.measurement.recovery import recover

@@ -58,10 +58,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("parity")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if any(item.get_closest_marker("parity") for item in items):
-        _controller(config).select(items)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, Any, Any]:
+    before = [item for item in items if item.get_closest_marker("parity")]
+    result = yield
+    if before:
+        _controller(config).select(items, before)
+    return result
 
 
 @pytest.hookimpl(optionalhook=True)

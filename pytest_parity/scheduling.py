@@ -29,9 +29,14 @@ def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> A
             return pair.group if pair is not None else nodeid
 
         def _reschedule(self, node: Any) -> None:
-            # A worker starts its last test only once it knows that none follows. Without this a run hangs whose
-            # worker was killed in the very last test: its replacement gets that one test and waits for ever.
+            # A worker begins a test only once it has the next one, or knows that none follows. When a worker
+            # dies, xdist queues its finished units again, and gives its replacement one unit, which may be empty
+            # or of one test: both wait for ever. So: no finished units, two tests or the end.
+            for scope in [scope for scope, unit in self.workqueue.items() if all(unit.values())]:
+                del self.workqueue[scope]
             super()._reschedule(node)
+            while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+                self._assign_work_unit(node)
             if not self.workqueue and not node.shutting_down:
                 node.shutdown()
 

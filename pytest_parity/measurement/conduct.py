@@ -35,7 +35,6 @@ from pytest_parity.measurement.admission import Admitted, admit, reason_code
 from pytest_parity.measurement.pair import MeasuredPair, Receipt, Result, Unfinished
 from pytest_parity.measurement.prompts import PromptStore, source_of
 from pytest_parity.measurement.receipt_parts import prompt_body, redactor_of, subject_of
-from pytest_parity.measurement.recovery import own_ticks
 from pytest_parity.measurement.side import Role, SideBroken, SideJob, SideRun, run_side, tokenize_once
 from pytest_parity.measurement.workspace import Workspace
 
@@ -220,7 +219,6 @@ class Conductor:
             "session": self.workspace.session,
             "pair": plan.id,
             "pid": os.getpid(),
-            "start_ticks": own_ticks(),
             "at": self.workspace.timestamp(),
             "receipt": receipt,
             "subject": subject_of(receipt),
@@ -286,6 +284,9 @@ class Conductor:
         assert candidate.transcript is not None and reference.transcript is not None
         if _arrivals(candidate.transcript) == _arrivals(reference.transcript):
             return Reason("one-run", "both sides have the same arrival times to the nanosecond: two runs that are one (T15)")
+        stamps = candidate.transcript.clockwork.stamps, reference.transcript.clockwork.stamps
+        if window.admitted.ignore_eos and stamps[0] != stamps[1]:
+            return Reason("two-clocks", f"arrivals stamped by the {stamps[0]} and by the {stamps[1]}: no rate compares them")
         for run in (candidate, reference):
             assert run.transcript is not None
             words = run.transcript.words
@@ -363,12 +364,19 @@ class Conductor:
             "exactness": exact_body(result.exact) if result.exact is not None else None,
             "divergence": divergence_body(result.divergence) if result.divergence is not None else None,
             "timing": timing_body(result.timing) if result.timing is not None else None,
-            "lease": window.lease,
+            "lease": _lease_body(window.lease, result.outcome),
             "scans": redactor.value(window.scans),
             "machine": dict(workspace.machine),
             "code": dict(workspace.code),
             "at": workspace.timestamp(),
         }
+
+
+def _lease_body(lease: Mapping[str, Any] | None, outcome: str) -> dict[str, Any] | None:
+    """What is told of the lease; how long it was held only where the pair passed."""
+    if lease is None:
+        return None
+    return {key: value for key, value in lease.items() if key != "held_s" or outcome == "passed"}
 
 
 def _arrivals(transcript: Transcript) -> tuple[int, ...]:

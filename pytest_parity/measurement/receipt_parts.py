@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_parity.core.canonical import canonical_bytes, digest
+
 from pytest_parity.core.prompts import PromptFixture
 from pytest_parity.measurement.admission import Admitted
 from pytest_parity.measurement.redact import Redactor
@@ -44,8 +46,8 @@ def subject_of(body: Mapping[str, Any]) -> dict[str, Any]:
         "fixture": body["cell"]["fixture"],
         "rep": body["rep"],
         "outcome": body["outcome"],
-        "candidate": body["sides"]["candidate"]["configuration_digest"],
-        "reference": body["sides"]["reference"]["configuration_digest"],
+        "candidate": _engine_key(body["sides"]["candidate"]),
+        "reference": _engine_key(body["sides"]["reference"]),
     }
 
 
@@ -61,3 +63,11 @@ def prompt_body(prompt: PromptFixture | None) -> dict[str, Any] | None:
         "source": prompt.source,
         "blind_spot": prompt.blind_spot,
     }
+
+
+def _engine_key(side: Mapping[str, Any]) -> str:
+    """What tells one engine from another in the log: configuration, binary, model, build id. A new build is new."""
+    local = side.get("pin", {}).get("local", {})
+    build = (side.get("identity") or {}).get("build")
+    parts = [side["configuration_digest"], local.get("binary_sha256"), local.get("model_sha256"), build]
+    return digest(canonical_bytes(parts))

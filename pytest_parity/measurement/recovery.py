@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pytest_parity.core.canonical import parse
 from pytest_parity.errors import EvidenceError
+from pytest_parity.evidence.names import INTENTS
 from pytest_parity.evidence.recovery import log_unlogged
 from pytest_parity.measurement.workspace import Workspace
 
-__all__ = ["Recovered", "recover"]
+__all__ = ["Recovered", "alive", "recover"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ def recover(workspace: Workspace) -> Recovered:
     for key in store.open_intents():
         try:
             intent: Any = parse(store.read_intent(key))
-            if intent["session"] == workspace.session or _alive(intent["pid"], intent["start_ticks"]):
+            if intent["session"] == workspace.session or _lives(workspace.receipts, intent["session"]):
                 continue
             body, subject = intent["receipt"], intent["subject"]
         except (EvidenceError, KeyError, TypeError):
@@ -46,19 +51,38 @@ def recover(workspace: Workspace) -> Recovered:
     return Recovered(tuple(pairs), tuple(str(e.subject["name"]) for e in again.entries), tuple(unreadable))
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; ``None`` when it is gone."""
+@contextmanager
+def alive(receipts: Path, session: str) -> Iterator[None]:
+    """Hold a lock that says: this session lives. The kernel drops it with the process, however that ends.
+
+    A lock beside the intents and not a process id, which means nothing in another container or namespace.
+    """
+    path = _path(receipts, session)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return None
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(fd)
+        if not _lives(receipts, session):
+            path.unlink(missing_ok=True)
 
 
-def own_ticks() -> int | None:
-    """When this process started."""
-    return start_ticks(os.getpid())
+def _path(receipts: Path, session: str) -> Path:
+    return receipts / INTENTS / f".alive-{session}"
 
 
-def _alive(pid: int, ticks: int | None) -> bool:
-    return ticks is not None and start_ticks(pid) == ticks
+def _lives(receipts: Path, session: str) -> bool:
+    """Does some process of ``session`` hold its lock?"""
+    try:
+        fd = os.open(_path(receipts, session), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

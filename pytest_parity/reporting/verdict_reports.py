@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
@@ -13,6 +14,8 @@ from pytest_parity.core.explain import claim_failure
 from pytest_parity.core.plan import Cell
 from pytest_parity.core.receipts import PairRecord, read_pair
 from pytest_parity.core.verdicts import ClaimVerdict, Context, ControlResult, control_result, judge_claim
+from pytest_parity.errors import ParityError
+from pytest_parity.measurement.planning import attempts
 from pytest_parity.session import ParitySession
 
 __all__ = ["decide", "emit", "for_want_of_lease", "is_verdict"]
@@ -43,6 +46,7 @@ def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
     lost = frozenset(pair.cell for pair in session.asked_pairs() if pair.id in session.lease_lost)
     names = {cell.claim for cell in asked if cell.control_of is None}
     gate = session.config.getoption("--parity-gate")
+    tries = attempts(session.workspace, session.plan) if gate is not None else {}
     verdicts = []
     for claim in session.claims:
         if claim.name not in names:
@@ -50,17 +54,28 @@ def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
                 verdicts.append(_not_asked(claim, session))
             continue
         engine = session.configuration.engines[claim.candidate]
-        stale = [session.workspace.installed(name).check_pin(session.workspace.today()) for name in (claim.candidate, claim.reference)]
         context = Context(
             asked={cell: frozenset(reps) for cell, reps in asked.items()},
             other_plan=session.filter.other_plan,
             speculative=engine.lanes[claim.lane].speculative,
-            stale=next((why for why in stale if why is not None), None),
+            stale=_stale(claim, session),
             lease_lost=lost,
         )
         verdict = judge_claim(claim, records, _controls(records, claim.metric), context)
-        verdicts.append(verdict if gate is None else _gated(verdict, gate))
+        verdicts.append(verdict if gate is None else _gated(verdict, gate, tries))
     return tuple(verdicts)
+
+
+def _stale(claim: Claim, session: ParitySession) -> str | None:
+    """Why evidence for ``claim`` no longer counts: a pin expired, or what is installed is not what was pinned."""
+    for name in (claim.candidate, claim.reference):
+        try:
+            why = session.workspace.installed(name).check_pin(session.workspace.today())
+        except ParityError as error:
+            why = str(error)
+        if why is not None:
+            return why
+    return None
 
 
 def _not_asked(claim: Claim, session: ParitySession) -> ClaimVerdict:
@@ -69,11 +84,15 @@ def _not_asked(claim: Claim, session: ParitySession) -> ClaimVerdict:
     return replace(judge_claim(claim, (), {}, Context({})), sentence=f"not asked: {why}")
 
 
-def _gated(verdict: ClaimVerdict, gate: str) -> ClaimVerdict:
-    """Under a gate a claim that is not whole fails, whatever its asked cells say."""
+def _gated(verdict: ClaimVerdict, gate: str, tries: Mapping[Cell, int]) -> ClaimVerdict:
+    """Under a gate a claim that is not whole fails, and of attempts at a rate the first one counts."""
     partial = [cell for cell in verdict.cells if not cell.asked or cell.diagnostic]
-    if not partial or not verdict.held:
+    again = [cell for cell in verdict.cells if verdict.claim.performance and tries.get(cell.cell, 1) > 1]
+    if not verdict.held or not (partial or again):
         return verdict
+    if not partial:
+        text = f"gate {gate} counts the first attempt; this is attempt {tries[again[0].cell]} at {again[0].cell.id}"
+        return replace(verdict, held=False, sentence=text)
     first = f"{partial[0].cell.id}: {partial[0].sentence}"
     return replace(verdict, held=False, sentence=f"gate {gate} takes whole claims only; {first}")
 

@@ -28,8 +28,9 @@ def clock(*events: tuple[int, int | None], sent: int = 0, end: int | None = None
 
 
 def exact(ours: Clockwork, theirs: Clockwork, n: int = 16, **words: Any) -> Exact:
-    said = Words(2048, tuple(range(n)), "abc", "limit", **words)
-    found = compare(Transcript(said, ours), Transcript(said, theirs), "tokens")
+    # By text: the events of these clocks need not carry as many tokens as were said.
+    said = Words(2048, None, "abc", "limit", **{"predicted": n, **words})
+    found = compare(Transcript(said, ours), Transcript(said, theirs), "text")
     assert isinstance(found, Exact)
     return found
 
@@ -293,3 +294,19 @@ def test_an_engines_figure_alone_is_barred() -> None:
     found = side(clock((500, None), end=900, engine={"predicted_n": 48, "predicted_ms": 470.0}))
     assert found.engine_barred == "the client has no decode rate to hold it against"
     assert found.decode_tps is None, "the engine's figure never takes the place of the client's"
+
+
+def test_events_that_carry_another_number_of_tokens_than_was_said_are_not_timed() -> None:
+    said = Words(2048, (1, 2, 3), "abc", "limit")
+    whole, short = clock((1, 1), (2, 2)), clock((1, 1), (2, 1))
+    found = compare(Transcript(said, whole), Transcript(said, short), "tokens")
+    assert isinstance(found, Exact)
+    with pytest.raises(TimingUnreadable) as caught:
+        derive(found)
+    assert str(caught.value) == (
+        "events of the reference: expected 3 tokens in all, as many as its output has; found 2. "
+        "The stream and the output are not of one request: this pair cannot be timed."
+    )
+    fine = compare(Transcript(said, whole), Transcript(said, whole), "tokens")
+    assert isinstance(fine, Exact)
+    assert derive(fine).candidate.decode_tps == 2000.0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from workshop import (
+    IDS,
     SESSION,
     Workshop,
     acted,
@@ -302,10 +303,10 @@ class TestWords:
         assert (body["outcome"], body["reason"]["code"], body["minimum_tokens"]) == ("void", "nothing-compared", 17)
 
     def test_a_test_can_only_raise_what_the_claim_asks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        shop = Workshop(tmp_path, claim=claim(minimum_tokens=17))
-        acted(monkeypatch)
+        shop = Workshop(tmp_path, claim=claim(minimum_tokens=16))
+        acted(monkeypatch, says(IDS[:15]), says(IDS[:15], sent_ns=21_000_000_123, step_ns=1_000_013))
         measured = shop.conductor().measure(pair(shop.claim), "replay")
-        with pytest.raises(Unfinished, match="expected at least 17 output tokens"):
+        with pytest.raises(Unfinished, match="expected at least 16 output tokens on both sides; found 15"):
             measured.exact(minimum_tokens=3)
 
     def test_asking_again_for_more_is_not_answered_from_before(

@@ -18,6 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 MODES: dict[str, tuple[str, ...]] = {"no-xdist": ("-p", "no:xdist"), "n0": ("-n0",), "n2": ("-n2",)}
+ARGV = {**MODES, "n1": ("-n1",)}
 
 GENERIC = """\
 def test_cell(parity):
@@ -165,7 +166,7 @@ class Project:
         """
         for name in ("reports.jsonl", "junit.xml", "out.txt"):
             (self.root / name).unlink(missing_ok=True)
-        argv = [*wrap, sys.executable, "-m", "pytest", "--junitxml=junit.xml", *MODES[mode], *args]
+        argv = [*wrap, sys.executable, "-m", "pytest", "--junitxml=junit.xml", *ARGV[mode], *args]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
         environment["COLUMNS"] = "400"
         with (self.root / "out.txt").open("wb") as out:

@@ -12,8 +12,8 @@ from pytest_parity.core.metrics import METRICS
 from pytest_parity.engines.embedded.faults import NAMES
 from pytest_parity.engines.embedded.options import MUTANT_NAMES
 
-PROSE = {"depths": [600], "fixtures": ["natural-prose"]}
-IMPATIENT = {"candidate": "impatient"}
+PROSE: dict[str, object] = {"depths": [600], "fixtures": ["natural-prose"]}
+IMPATIENT: dict[str, object] = {"candidate": "impatient"}
 
 # fault: (argument, more of the claim's row, outcome, a piece of what the item says)
 FAULTS: dict[str, tuple[str, dict[str, object], str, str]] = {

@@ -134,13 +134,19 @@ def test_sigkill_of_a_worker_spends_its_pair_and_the_others_go_on(project: Proje
     assert "INTERNALERROR" not in ran.out
 
 
-def test_a_run_ends_whose_worker_is_killed_in_the_last_pair(project: Project) -> None:
-    """Its replacement gets one single item: under xdist's own scheduler it would wait for a next one for ever."""
-    with project.started("-m", "parity", "-k", "stuck and r1", mode="n2") as process:
+@pytest.mark.parametrize("before", [0, 1], ids=["its-first", "with-cells-behind-it"])
+def test_a_run_ends_whose_worker_is_killed_in_the_last_pair(project: Project, before: int) -> None:
+    """Under xdist's own scheduler the replacement would wait for ever: for a next item, or for any at all."""
+    first = "same" if before else "more"
+    project.claims = {first: exact_claim(), "stuck": exact_claim("stall")}
+    project.write()
+    wanted = "(same and r1) or (stuck and r1)"
+    with project.started("-m", "parity", "-k", wanted, mode="n1", group=True) as process:
         _when_stuck(project)
-        os.kill(project.intents()[0]["pid"], signal.SIGKILL)
+        os.kill(next(i["pid"] for i in project.intents() if i["pair"].startswith("stuck")), signal.SIGKILL)
         process.wait(60)
     ran = project.finished(process)
     assert ran.status == 1
     assert project.receipts()["stuck-d64-synthetic-r1"]["outcome"] == "broken"
     assert ran.claim("stuck").word == "failed"
+    assert len(project.receipts()) == 1 + before
