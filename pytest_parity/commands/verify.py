@@ -18,11 +18,11 @@ from pytest_parity.core.receipts import PairRecord, read_pair
 from pytest_parity.core.verdicts import ClaimVerdict, Context, ControlResult, control_result, judge_claim
 from pytest_parity.errors import NothingCompared, ReceiptUnreadable
 
-__all__ = ["verify"]
+__all__ = ["judge_session", "read_sessions", "verify"]
 
 
 @dataclass(slots=True)
-class _Session:
+class Session:
     """One session's claims and records."""
 
     claims: dict[str, tuple[Claim, bool]] = field(default_factory=dict)
@@ -44,25 +44,25 @@ def verify(folder: Path, since: str | None) -> int:
     for name in chain.unlogged:
         print(f"UNLOGGED  {name}: whole, but not in the log (a crash between the two writes)")
     print(f"{chain.files} files checked, {chain.lines} log entries, head {chain.head}")
-    sessions, bad = _read(folder)
+    sessions, bad = read_sessions(folder)
     for line in bad:
         print(f"UNREADABLE  {line}")
     for name in sorted(sessions):
         print(f"session {name}")
-        for verdict in _judge(sessions[name]):
+        for verdict in judge_session(sessions[name]):
             print(f"  {verdict.word:<12} {verdict.claim.name}: {verdict.sentence}")
     return 0 if chain.intact and not bad else 1
 
 
-def _read(folder: Path) -> tuple[dict[str, _Session], list[str]]:
+def read_sessions(folder: Path) -> tuple[dict[str, Session], list[str]]:
     store = evidence.ReceiptStore(folder)
-    sessions: dict[str, _Session] = {}
+    sessions: dict[str, Session] = {}
     bad: list[str] = []
     for name in store.names():
         try:
             body: Any = parse(store.read(name))
             record = read_pair(name, body)
-            session = sessions.setdefault(record.session, _Session())
+            session = sessions.setdefault(record.session, Session())
             if record.control_of is not None:
                 session.controls.setdefault(record.control_of, []).append(record)
                 continue
@@ -100,7 +100,7 @@ def _expired(body: Any) -> Iterator[str]:
             yield f"the pin of {side['engine']} expired on {expires}"
 
 
-def _judge(session: _Session) -> Iterator[ClaimVerdict]:
+def judge_session(session: Session) -> Iterator[ClaimVerdict]:
     for name in sorted(session.claims):
         claim, speculative = session.claims[name]
         mine = [record for record in session.records if record.claim == name]

@@ -35,6 +35,7 @@ from pytest_parity.measurement.admission import Admitted, admit, reason_code
 from pytest_parity.measurement.pair import MeasuredPair, Receipt, Result, Unfinished
 from pytest_parity.measurement.prompts import PromptStore, source_of
 from pytest_parity.measurement.receipt_parts import prompt_body, redactor_of, subject_of
+from pytest_parity.measurement.recovery import alive_as_long_as
 from pytest_parity.measurement.side import Role, SideBroken, SideJob, SideRun, run_side, tokenize_once
 from pytest_parity.measurement.workspace import Workspace
 
@@ -63,6 +64,7 @@ class Conductor:
     def __init__(self, workspace: Workspace, claims: Mapping[str, Claim]) -> None:
         workspace.store.prepare()
         workspace.logs.mkdir(parents=True, exist_ok=True)
+        alive_as_long_as(self, workspace.receipts, workspace.session)
         self.workspace = workspace
         self.claims = claims
 

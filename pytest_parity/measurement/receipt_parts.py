@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_parity.core.canonical import canonical_bytes, digest
-
 from pytest_parity.core.prompts import PromptFixture
 from pytest_parity.measurement.admission import Admitted
 from pytest_parity.measurement.redact import Redactor

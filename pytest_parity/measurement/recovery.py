@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pytest_parity.evidence.names import INTENTS
 from pytest_parity.evidence.recovery import log_unlogged
 from pytest_parity.measurement.workspace import Workspace
 
-__all__ = ["Recovered", "alive", "recover"]
+__all__ = ["Recovered", "alive", "alive_as_long_as", "recover"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ def alive(receipts: Path, session: str) -> Iterator[None]:
         os.close(fd)
         if not _lives(receipts, session):
             path.unlink(missing_ok=True)
+
+
+def alive_as_long_as(owner: object, receipts: Path, session: str) -> None:
+    """As :func:`alive`, until ``owner`` is gone."""
+    stack = ExitStack()
+    stack.enter_context(alive(receipts, session))
+    weakref.finalize(owner, stack.close)
 
 
 def _path(receipts: Path, session: str) -> Path:

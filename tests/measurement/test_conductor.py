@@ -96,10 +96,12 @@ class TestARealPair:
                 "fixture": "synthetic",
                 "rep": rep,
                 "outcome": "passed",
-                "candidate": engine().digest("fused"),
-                "reference": engine().digest("plain"),
+                "candidate": entry.subject["candidate"],
+                "reference": entry.subject["reference"],
             }
             assert body["lease"]["held_s"] > 0
+        first, second = (entry.subject for entry in _log(two_pairs.receipts))
+        assert first["candidate"] == second["candidate"] != first["reference"] == second["reference"]
 
     def test_has_its_sides_in_the_order_of_the_plan(self, two_pairs: Workshop) -> None:
         found = bodies(two_pairs.receipts)
@@ -211,7 +213,7 @@ class TestLease:
         with Lease.acquire("test", tmp_path / "lease.lock", "somebody else"), busy:
             conductor.measure(pair(shop.claim), "replay")
         assert seen == []
-        assert [path.name for path in shop.receipts.rglob("*")] == ["intents"]
+        assert sorted(path.name for path in shop.receipts.rglob("*")) == [f".alive-{SESSION}", "intents"]
         assert not conductor.has_receipt(pair(shop.claim))
         conductor.measure(pair(shop.claim), "replay").exact().record()  # and so it may be measured later
 
@@ -255,7 +257,7 @@ class TestQuiet:
         def sleep(seconds: float) -> None:
             with pytest.raises(LeaseUnavailable):
                 Lease.acquire("test", tmp_path / "lease.lock", "a look")
-            order.append(("sleep", seconds, bool(list((shop.receipts / "intents").iterdir()))))
+            order.append(("sleep", seconds, bool(list((shop.receipts / "intents").glob("*.json")))))
 
         def side(*args: Any) -> Any:
             order.append("side")
@@ -427,7 +429,7 @@ class TestForeign:
         assert argv[1:3] == ["-m", "pytest_parity.engines.embedded"]
         assert (body["outcome"], body["reason"]["code"]) == ("refused", "foreign")
         assert [side["phase"] for side in body["sides"].values()] == ["not started", "not started"]
-        assert seen == [] and list((shop.receipts / "intents").iterdir()) == []
+        assert seen == [] and list((shop.receipts / "intents").glob("*.json")) == []
 
     def test_an_engine_that_appears_during_a_side_voids_the_pair(self, tmp_path: Path) -> None:
         others: list[subprocess.Popen[bytes]] = []

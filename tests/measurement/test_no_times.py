@@ -132,6 +132,7 @@ class TestARealDivergence:
         _, error, _, wire = diverged
         body = body_of(error.receipt.path)
         assert (body["outcome"], body["timing"], body["exactness"]) == ("diverged", None, None)
+        assert "held_s" not in body["lease"]
         assert [body["sides"][role]["words"]["output_ids"] for role in ("reference", "candidate")] == [
             list(side.words.output_ids or ()) for side in wire
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,11 +16,10 @@ from workshop import SESSION, Workshop, acted, bodies, claim, engine, engines_al
 
 from pytest_parity import evidence
 from pytest_parity.apparatus.lease import Lease
-from pytest_parity.core.canonical import canonical_bytes
 from pytest_parity.core.receipts import read_pair
 from pytest_parity.errors import LeaseUnavailable, ReceiptExists
 from pytest_parity.evidence.entries import Entry
-from pytest_parity.measurement.recovery import own_ticks, recover, start_ticks
+from pytest_parity.measurement.recovery import alive, recover
 
 LATER = "20250102T000000Z-bbbbbb"
 SLOW = {"slow": {"argv": ("--fault", "stall-at=8:60")}}
@@ -112,33 +110,38 @@ def _intent(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def _rewrite(path: Path, **fields: object) -> None:
-    body = {**json.loads(path.read_bytes()), **fields}
-    path.chmod(0o644)
-    path.write_bytes(canonical_bytes(body))
-
-
 class TestWhoseIntent:
     def test_the_sessions_own_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shop = Workshop(tmp_path)
-        _rewrite(_intent(shop, monkeypatch), pid=2**22 - 1)
+        _intent(shop, monkeypatch)
         assert recover(shop.workspace()).pairs == ()
 
-    def test_one_of_a_process_that_lives_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        intent = _intent(Workshop(tmp_path), monkeypatch)
-        body = json.loads(intent.read_bytes())
-        assert (body["pid"], body["start_ticks"]) == (os.getpid(), own_ticks())
-        assert recover(Workshop(tmp_path, session=LATER).workspace()).pairs == ()
+    def test_one_of_a_session_that_lives_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shop = Workshop(tmp_path)
+        _intent(shop, monkeypatch)
+        later = Workshop(tmp_path, session=LATER).workspace()
+        with alive(shop.receipts, SESSION), alive(shop.receipts, SESSION):
+            assert recover(later).pairs == ()
+        assert recover(later).pairs == (f"same-d64-synthetic-r1 of session {SESSION}",)
 
-    @pytest.mark.parametrize("fields", [{"start_ticks": 1}, {"start_ticks": None}, {"pid": 2**22 - 1}])
-    def test_one_whose_process_is_gone_is_closed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
-    ) -> None:
-        """A pid that was given to another process since is told by its start."""
-        _rewrite(_intent(Workshop(tmp_path), monkeypatch), **fields)
+    def test_one_of_a_pair_that_is_still_held_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whoever measures without pytest is alive as long as the pair is to be recorded."""
+        acted(monkeypatch)
+        shop = Workshop(tmp_path)
+        measured = shop.conductor().measure(pair(shop.claim), "replay").exact()
+        assert recover(Workshop(tmp_path, session=LATER).workspace()).pairs == ()
+        assert measured.record().outcome == "passed"
+
+    def test_one_whose_session_is_gone_is_closed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        _intent(Workshop(tmp_path), monkeypatch)
         later = Workshop(tmp_path, session=LATER)
         assert recover(later.workspace()).pairs == (f"same-d64-synthetic-r1 of session {SESSION}",)
         assert [body["outcome"] for body in bodies(later.receipts).values()] == ["broken"]
+
+    def test_a_session_that_ended_leaves_no_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        shop = Workshop(tmp_path)
+        _intent(shop, monkeypatch)
+        assert [path.name for path in (shop.receipts / "intents").iterdir()] == [f"{SESSION}.same-d64-synthetic-r1.json"]
 
     @pytest.mark.parametrize("content", [b"", b"[]\n", b"{}\n", b'{"session":"x"}\n', b"\xff"])
     def test_one_that_cannot_be_read_is_named_and_kept(
@@ -182,8 +185,3 @@ def test_a_folder_that_is_not_there_needs_nothing(tmp_path: Path) -> None:
     found = recover(Workshop(tmp_path).workspace())
     assert (found.pairs, found.logged, found.unreadable) == ((), (), ())
     assert not (tmp_path / ".parity").exists()
-
-
-def test_a_process_that_is_gone_has_no_start() -> None:
-    assert start_ticks(2**22 - 1) is None
-    assert own_ticks() == start_ticks(os.getpid()) is not None

@@ -132,7 +132,7 @@ class Workshop:
     def nothing_started(self) -> bool:
         """Is there no engine, no log of one, no intent and no lease?"""
         logs = [path for path in (self.root / ".parity" / "logs").rglob("*.log")]
-        intents = list((self.receipts / "intents").glob("*")) if self.receipts.exists() else []
+        intents = list((self.receipts / "intents").glob("*.json")) if self.receipts.exists() else []
         return not engines_alive() and not logs and not intents and not (self.root / "lease.lock").exists()
 
 
