@@ -55,6 +55,7 @@ def verify(folder: Path, since: str | None) -> int:
 
 
 def read_sessions(folder: Path) -> tuple[dict[str, Session], list[str]]:
+    """Every receipt of a folder by session, and a sentence for each that cannot be read."""
     store = evidence.ReceiptStore(folder)
     sessions: dict[str, Session] = {}
     bad: list[str] = []
@@ -101,6 +102,7 @@ def _expired(body: Any) -> Iterator[str]:
 
 
 def judge_session(session: Session) -> Iterator[ClaimVerdict]:
+    """What one session's receipts say of each claim in it."""
     for name in sorted(session.claims):
         claim, speculative = session.claims[name]
         mine = [record for record in session.records if record.claim == name]

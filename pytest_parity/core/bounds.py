@@ -197,6 +197,7 @@ def sign_bounds(d: Sequence[float], k: int) -> Bounds:
 
 
 def walsh_averages(d: Sequence[float]) -> list[float]:
+    """All means of two pair logs, each with itself too, in ascending order."""
     return sorted((d[i] + d[j]) / 2 for i in range(len(d)) for j in range(i, len(d)))
 
 
@@ -220,6 +221,7 @@ def finite_logs(d: Sequence[float]) -> tuple[float, ...]:
 
 
 def all_finite(d: Sequence[float]) -> tuple[float, ...]:
+    """The pair logs as they are, none of them is fine; raises TimingUnreadable where one is no finite number."""
     for rep, value in enumerate(d, start=1):
         if not math.isfinite(value):
             raise TimingUnreadable(
@@ -232,6 +234,7 @@ def all_finite(d: Sequence[float]) -> tuple[float, ...]:
 
 
 def nothing(thing: str, expected: str) -> NothingCompared:
+    """The error for a sum or a comparison over nothing."""
     return NothingCompared(
         thing, expected=expected, found="none", mend="Nothing was compared, and that is never a pass."
     )

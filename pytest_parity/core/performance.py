@@ -50,6 +50,7 @@ def second_look_needed(
 
 
 def judge_rates(claim: Claim, blank: CellVerdict, control: ControlResult) -> CellVerdict:
+    """The word of a cell whose pairs are all there and exact, by its rates."""
     assert claim.metric is not None
     records = blank.records
     control = _speaks_for(control, records)

@@ -110,6 +110,8 @@ class EngineDescription(_Model):
             "model": self.model,
             "context": self.context,
             "environment": dict(self.environment),
+            "cpus": list(self.cpus) if self.cpus is not None else None,
+            "memory_limit_bytes": self.memory_limit_bytes,
         }
 
     def digest(self, lane: str) -> str:

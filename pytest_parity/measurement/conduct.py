@@ -267,7 +267,7 @@ class Conductor:
         )
 
     def _expected(self, window: _Window) -> tuple[str, tuple[int, ...]] | None:
-        """The first stretch of the text and its ids; a stretch, so that the check costs little at any depth."""
+        """The text and the reference's ids of it, which both sides must make (trap T17)."""
         prompt = window.prompt
         assert prompt is not None
         source = source_of(prompt.fixture_class, prompt.depth, self.workspace.root)
@@ -298,7 +298,7 @@ class Conductor:
                     "cached",
                     f"the {run.job.role} took {words.cached} prompt tokens from a cache that was forbidden (T05)",
                 )
-            if lane.cache and lane.prime and words.cached == 0:
+            if lane.cache and lane.prime and not words.cached:
                 return Reason("not-cached", f"the {run.job.role} reused nothing of its cache: the comparison is vacuous (T52)")
         return None
 
