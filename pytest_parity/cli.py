@@ -30,10 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="parity", description="Claims about LLM engines: evidence and engines.")
+    parser = argparse.ArgumentParser(
+        prog="parity", description="Claims about LLM engines: evidence and engines."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _plan(commands.add_parser("plan", help="what a run would measure, and its machine time"))
-    _verify(commands.add_parser("verify", help="check receipts and derive their verdicts again, without any engine"))
+    _verify(
+        commands.add_parser(
+            "verify", help="check receipts and derive their verdicts again, without any engine"
+        )
+    )
     _explain(commands.add_parser("explain", help="one receipt in words"))
     _ledger(commands.add_parser("ledger", help="the log of a receipts folder"))
     _engine(commands.add_parser("engine", help="build pinned engines, provide pinned models"))
@@ -41,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--claims", help="names, separated by commas; 'all' for all (default: default_claims)")
+    parser.add_argument(
+        "--claims", help="names, separated by commas; 'all' for all (default: default_claims)"
+    )
     parser.add_argument("--parity-config", default="parity.toml", type=Path)
 
     def run(options: argparse.Namespace) -> int:
@@ -100,7 +108,9 @@ def _ledger(parser: argparse.ArgumentParser) -> None:
 
 def _engine(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    build = actions.add_parser("build", help="fetch, verify and build a pinned engine, or take it from the cache")
+    build = actions.add_parser(
+        "build", help="fetch, verify and build a pinned engine, or take it from the cache"
+    )
     build.add_argument("name")
     model = actions.add_parser("model", help="fetch and verify a pinned model, and derive its variants")
     model.add_argument("name")

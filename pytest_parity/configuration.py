@@ -145,7 +145,10 @@ def load_register(configuration: Configuration) -> Register:
                 field = re.search(r"field '(\w+)", error.thing)
                 spot = _line(text, ("claims", name, field.group(1))) if field else line
                 raise ConfigurationError(
-                    f"{place}:{spot}: {error.thing}", expected=error.expected, found=error.found, mend=error.mend
+                    f"{place}:{spot}: {error.thing}",
+                    expected=error.expected,
+                    found=error.found,
+                    mend=error.mend,
                 ) from None
             places[name] = place
     if not claims:
@@ -171,7 +174,12 @@ def _check_engines(
     for name, claim in claims.items():
         for role, engine, lane, lane_field in (
             ("candidate", claim.candidate, claim.lane, "lane"),
-            ("reference", claim.reference, claim.other_lane, "reference_lane" if claim.reference_lane else "lane"),
+            (
+                "reference",
+                claim.reference,
+                claim.other_lane,
+                "reference_lane" if claim.reference_lane else "lane",
+            ),
         ):
             if engine not in configuration.engines:
                 raise ConfigurationError(
@@ -211,9 +219,7 @@ def _read(path: Path, place: str) -> tuple[str, dict[str, Any]]:
         ) from None
 
 
-def _placed(
-    path: Path, text: str, above: tuple[str, ...], error: ValidationError
-) -> ConfigurationError:
+def _placed(path: Path, text: str, above: tuple[str, ...], error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     loc = tuple(str(part) for part in first["loc"])
     where = ".".join((*above, *loc)) or "the file"

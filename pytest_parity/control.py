@@ -146,7 +146,9 @@ class Controller:
         return [
             item
             for item in collected
-            if (pair := self._pair_of_item(item)) is not None and pair.cell.control_of in keys and pair.id not in left
+            if (pair := self._pair_of_item(item)) is not None
+            and pair.cell.control_of in keys
+            and pair.id not in left
         ]
 
     @staticmethod
@@ -295,9 +297,12 @@ class Controller:
 
     # --- reports ----------------------------------------------------------------------------------
 
-    def properties(self, pair: PairPlan, record: PairRecord) -> list[tuple[str, object]]:
+    def properties(self, record: PairRecord) -> list[tuple[str, object]]:
         """Strings for the report: outcome, receipt, and ratios of a passed pair."""
-        found: list[tuple[str, object]] = [("parity_outcome", record.outcome), ("parity_receipt", record.name)]
+        found: list[tuple[str, object]] = [
+            ("parity_outcome", record.outcome),
+            ("parity_receipt", record.name),
+        ]
         if record.outcome == "passed" and record.timing is not None:
             found.append(("parity_exact_tokens", str(record.tokens)))
             for name in METRICS:
@@ -314,7 +319,7 @@ class Controller:
         expected = claim.expectation(pair.cell.depth, pair.cell.fixture)
         if expected is not None and expected.verdict == "FAIL":
             report.outcome = "skipped"
-            setattr(report, "wasxfail", expected.because)
+            report.wasxfail = expected.because
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count what failed, apart from claims (which are counted by their verdicts) and a lost lease."""
@@ -358,4 +363,3 @@ class Controller:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The verdicts, what was not asked, and where the receipts are."""
         terminal.summary(terminalreporter, self)
-

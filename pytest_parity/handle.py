@@ -26,9 +26,13 @@ class ParityHandle:
 
     def __init__(self, controller: Controller, item: pytest.Item, plan: PairPlan | None) -> None:
         if plan is None:
-            pytest.fail("the parity fixture has no pair: no claim of the register is asked for here", pytrace=False)
+            pytest.fail(
+                "the parity fixture has no pair: no claim of the register is asked for here", pytrace=False
+            )
         if (count := options.reruns(item.config)) or item.get_closest_marker("flaky") is not None:
-            pytest.fail(options.rerun_text(f"--reruns {count}" if count else "the marker flaky"), pytrace=False)
+            pytest.fail(
+                options.rerun_text(f"--reruns {count}" if count else "the marker flaky"), pytrace=False
+            )
         self._controller = controller
         self._item = item
         self._pair: MeasuredPair | None = None
@@ -103,10 +107,14 @@ class ParityHandle:
         record = self._controller.session.conductor.read(self.plan)
         if record is not None:
             if record.outcome != "passed":
-                pytest.fail(f"the pair is {record.outcome}, and the test went on as if it were not", pytrace=False)
+                pytest.fail(
+                    f"the pair is {record.outcome}, and the test went on as if it were not", pytrace=False
+                )
             return
         if self._pair is None:
-            pytest.fail("nothing was measured: a parity test calls parity.measure().exact().record()", pytrace=False)
+            pytest.fail(
+                "nothing was measured: a parity test calls parity.measure().exact().record()", pytrace=False
+            )
         pytest.fail("the pair was measured and not recorded: end with .record()", pytrace=False)
 
     def close(self) -> None:
@@ -139,6 +147,6 @@ class ParityHandle:
                 report.longrepr = str(error)
             record = self._readable_record(report)
             if record is not None:
-                properties.extend(self._controller.properties(self.plan, record))
+                properties.extend(self._controller.properties(record))
             self._properties = properties[before:]
             self._controller.mark_expected(self.plan, report, error)

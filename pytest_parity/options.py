@@ -17,10 +17,16 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--fixture-class", metavar="NAME,NAME", help="only cells of these fixture classes")
     group.addoption("--reps", type=int, metavar="N", help="pairs per cell; other than declared is diagnostic")
     group.addoption("--pairs", metavar="PLAN", help="another plan than declared (2, 5, 6, 6+6); diagnostic")
-    group.addoption("--claims", metavar="NAME,NAME", help="these claims instead of default_claims; 'all' for all")
-    group.addoption("--parity-config", metavar="FILE", help="configuration (default: parity.toml in the root folder)")
+    group.addoption(
+        "--claims", metavar="NAME,NAME", help="these claims instead of default_claims; 'all' for all"
+    )
+    group.addoption(
+        "--parity-config", metavar="FILE", help="configuration (default: parity.toml in the root folder)"
+    )
     group.addoption("--parity-plan", action="store_true", help="print what would run, and run nothing")
-    group.addoption("--parity-gate", metavar="NAME", help="a gate of parity.toml: its claims must be whole and hold")
+    group.addoption(
+        "--parity-gate", metavar="NAME", help="a gate of parity.toml: its claims must be whole and hold"
+    )
     group.addoption("--receipts", metavar="DIR", help="where receipts go (default: .parity/receipts)")
 
 

@@ -34,7 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.option.parity_plan:
             config.option.dist, config.option.tx = "no", []  # workers would have nothing to do
         _controller(config).check_configuration()
-    elif options.distributes(config) and options.named_paths(config) and (config.rootpath / "parity.toml").exists():
+    elif (
+        options.distributes(config)
+        and options.named_paths(config)
+        and (config.rootpath / "parity.toml").exists()
+    ):
         _controller(config)  # the workers collect; verdicts and the session's name come from here
 
 
@@ -59,7 +63,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, Any, Any]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, Any, Any]:
     before = [item for item in items if item.get_closest_marker("parity")]
     result = yield
     if before:

@@ -35,7 +35,9 @@ def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> A
             for scope in [scope for scope, unit in self.workqueue.items() if all(unit.values())]:
                 del self.workqueue[scope]
             super()._reschedule(node)
-            while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            while (
+                self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2
+            ):
                 self._assign_work_unit(node)
             if not self.workqueue and not node.shutting_down:
                 node.shutdown()

@@ -43,7 +43,9 @@ class ParitySession:
     def configuration(self) -> Configuration:
         """``parity.toml``."""
         given = self.config.getoption("--parity-config")
-        path = Path(self.config.invocation_params.dir) / given if given else self.config.rootpath / "parity.toml"
+        path = (
+            Path(self.config.invocation_params.dir) / given if given else self.config.rootpath / "parity.toml"
+        )
         return load_configuration(path)
 
     @cached_property
@@ -72,7 +74,10 @@ class ParitySession:
             asked, source = self.configuration.gates[gate], f"gate {gate}"
             if not asked:
                 raise ConfigurationError(
-                    source, expected="at least one claim", found="none", mend="A gate over nothing passes nothing."
+                    source,
+                    expected="at least one claim",
+                    found="none",
+                    mend="A gate over nothing passes nothing.",
                 )
         if asked is None and self.names_pairs:
             return tuple(known)  # a pair that is named by its id may belong to any claim
@@ -96,12 +101,19 @@ class ParitySession:
         get = self.config.getoption
         reps, pairs = get("--reps"), get("--pairs")
         if reps is not None and reps < 1:
-            raise ConfigurationError(f"--reps {reps}", expected="at least 1", found=str(reps), mend="Ask for one pair.")
+            raise ConfigurationError(
+                f"--reps {reps}", expected="at least 1", found=str(reps), mend="Ask for one pair."
+            )
         if pairs is not None and pairs not in PLANS:
             raise ConfigurationError(
-                f"--pairs {pairs}", expected=f"one of {', '.join(PLANS)}", found=repr(pairs), mend="Name a plan."
+                f"--pairs {pairs}",
+                expected=f"one of {', '.join(PLANS)}",
+                found=repr(pairs),
+                mend="Name a plan.",
             )
-        return Filter(options.integers("--depths", get("--depths")), options.words(get("--fixture-class")), reps, pairs)
+        return Filter(
+            options.integers("--depths", get("--depths")), options.words(get("--fixture-class")), reps, pairs
+        )
 
     @cached_property
     def plan(self) -> SessionPlan:
@@ -154,7 +166,10 @@ class ParitySession:
         bracket = nodeid.rpartition("[")[2].removesuffix("]") if nodeid.endswith("]") else ""
         if not bracket or bracket in self.by_id:
             return self.by_id.get(bracket)
-        return next((p for i, p in self.by_id.items() if bracket.startswith(i + "-") or bracket.endswith("-" + i)), None)
+        return next(
+            (p for i, p in self.by_id.items() if bracket.startswith(i + "-") or bracket.endswith("-" + i)),
+            None,
+        )
 
     def ask(self, nodeids: Sequence[str]) -> None:
         """Note which items were selected."""
@@ -182,7 +197,11 @@ def _code() -> dict[str, Any]:
     from importlib.metadata import version
 
     folder = Path(__file__).parent
-    return {"package": "pytest-parity", "version": version("pytest-parity"), "digest": code_digest(folder, (".py",))}
+    return {
+        "package": "pytest-parity",
+        "version": version("pytest-parity"),
+        "digest": code_digest(folder, (".py",)),
+    }
 
 
 def _nearest(name: str, known: Mapping[str, Claim]) -> str:

@@ -38,7 +38,7 @@ INWARD = {
     "engines.provision": frozenset({"errors", "core", "engines", "engines.embedded"}),
     **{room: frozenset({"errors", "core"}) for room in ADAPTERS},
     "measurement": frozenset({"errors", "core", "engines.provision"}) | ADAPTERS,
-    **{room: INNER | GLUE for room in GLUE},
+    **dict.fromkeys(GLUE, INNER | GLUE),
     "": INNER | GLUE,
 }
 """Which rooms a room may import besides itself. ``""`` is the package's own ``__init__``."""

@@ -21,7 +21,9 @@ def shell_blocks() -> list[str]:
 
 
 def output_block() -> str:
-    found = re.search(r"<!-- output: main job -->\n```text\n(.*?)```\n<!-- end of output -->", README, re.DOTALL)
+    found = re.search(
+        r"<!-- output: main job -->\n```text\n(.*?)```\n<!-- end of output -->", README, re.DOTALL
+    )
     assert found is not None
     return found.group(1)
 
@@ -71,7 +73,9 @@ def test_every_figure_of_the_output_stands_in_committed_receipts() -> None:
     sessions, bad = read_sessions(ROOT / "receipts")
     assert not bad
     verdicts = {verdict.claim.name: verdict for verdict in judge_session(sessions[session.group(1)])}
-    rows = re.findall(r"^ +(\d+)  (\S+) +\d+ +([\d.]+)  \[([\d.]+), ([\d.]+)\] +(\w+)$", output_block(), re.MULTILINE)
+    rows = re.findall(
+        r"^ +(\d+)  (\S+) +\d+ +([\d.]+)  \[([\d.]+), ([\d.]+)\] +(\w+)$", output_block(), re.MULTILINE
+    )
     assert rows
     for depth, fixture, ratio, lower, upper, word in rows:
         cell = next(

@@ -35,12 +35,18 @@ def listing() -> int:
     """Every pin, and whether it is on this machine."""
     for name in ENGINE_PINS:
         local = provision.installed(name)
-        state = f"built, {local.version_text.splitlines()[0]}" if local else f"not built: parity engine build {name}"
+        state = (
+            f"built, {local.version_text.splitlines()[0]}"
+            if local
+            else f"not built: parity engine build {name}"
+        )
         print(f"{name:<16} {state}")
     for name, pin in MODEL_PINS.items():
         for variant in pin.variants:
             there = provision.model_path(name, variant) is not None
-            print(f"{name + ' ' + variant:<16} {'there' if there else f'not there: parity engine model {name} {variant}'}")
+            print(
+                f"{name + ' ' + variant:<16} {'there' if there else f'not there: parity engine model {name} {variant}'}"
+            )
     return 0
 
 

@@ -22,7 +22,10 @@ def explain(path: Path) -> int:
         body: Any = parse(path.read_bytes())
     except OSError as error:
         raise ReceiptUnreadable(
-            f"receipt {path.name}", expected="a readable file", found=error.strerror or str(error), mend="Correct the path."
+            f"receipt {path.name}",
+            expected="a readable file",
+            found=error.strerror or str(error),
+            mend="Correct the path.",
         ) from None
     record = read_pair(path.stem, body)
     try:

@@ -40,7 +40,10 @@ def publish(sessions: Sequence[str], source: Path, target: Path) -> int:
         names = [name for name in receipts.names() if name.startswith(session + ".")]
         if not names:
             raise NothingCompared(
-                f"session {session}", expected=f"receipts in {source}", found="none", mend="See parity ledger show."
+                f"session {session}",
+                expected=f"receipts in {source}",
+                found="none",
+                mend="See parity ledger show.",
             )
         order = {name: number for number, name in enumerate(subjects)}
         count = 0

@@ -36,7 +36,9 @@ def plan(config: Path, claims: str | None) -> int:
 
     def missing(claim: Claim) -> str | None:
         engines = (configuration.engines[name] for name in (claim.candidate, claim.reference))
-        return next((why for engine in engines if (why := why_not_installed(engine, configuration.root))), None)
+        return next(
+            (why for engine in engines if (why := why_not_installed(engine, configuration.root))), None
+        )
 
     session = make_plan(chosen, Filter(), missing)
     workspace = Workspace(

@@ -36,7 +36,10 @@ def verify(folder: Path, since: str | None) -> int:
     """Check a receipts folder and print what its receipts say of each claim. 0: whole and consistent."""
     if not folder.is_dir():
         raise NothingCompared(
-            f"receipts folder {folder}", expected="a folder", found="none", mend="Name the folder with the receipts."
+            f"receipts folder {folder}",
+            expected="a folder",
+            found="none",
+            mend="Name the folder with the receipts.",
         )
     chain = evidence.verify(folder, expected_head=since)
     for problem in chain.problems:
@@ -81,7 +84,9 @@ def read_sessions(folder: Path) -> tuple[dict[str, Session], list[str]]:
             for why in _expired(body):
                 session.stale[record.claim] = why
         except (ReceiptUnreadable, ValueError, KeyError, TypeError) as error:
-            bad.append(str(error) if isinstance(error, ReceiptUnreadable) else f"{name}: {_in_one_line(error)}")
+            bad.append(
+                str(error) if isinstance(error, ReceiptUnreadable) else f"{name}: {_in_one_line(error)}"
+            )
     return sessions, bad
 
 

@@ -23,7 +23,9 @@ def judge_cell(
     expected = claim.expectation(cell.depth, cell.fixture)
     lost = cell in context.lease_lost
     if not reps:
-        return CellVerdict(cell, "INCOMPLETE", "not asked for in this run", False, True, mine, expected=expected)
+        return CellVerdict(
+            cell, "INCOMPLETE", "not asked for in this run", False, True, mine, expected=expected
+        )
     blank = CellVerdict(cell, "", "", True, False, mine, expected=expected, for_want_of_lease=lost)
     found = _judge_asked(claim, blank, reps, control, context)
     if found.diagnostic and expected is not None and expected.verdict != "FAIL":
@@ -60,7 +62,9 @@ def _judge_asked(
             f"{cell.plan!r}; exact in each, and no verdict on speed exists",
         )
     if claim.kind == "exact":
-        return broken_floor(claim, blank) or replace(blank, word="PASS", held=True, sentence=_proven(claim, blank))
+        return broken_floor(claim, blank) or replace(
+            blank, word="PASS", held=True, sentence=_proven(claim, blank)
+        )
     return judge_rates(claim, blank, control)
 
 
@@ -95,9 +99,13 @@ def _without_numbers(
         return replace(
             blank, word="INCOMPLETE", sentence=f"r{first.rep} is {first.outcome}: {first.reason.sentence}"
         )
-    short = next((r for r in records if r.level != claim.exactness or (r.tokens or 0) < claim.minimum_tokens), None)
+    short = next(
+        (r for r in records if r.level != claim.exactness or (r.tokens or 0) < claim.minimum_tokens), None
+    )
     if short is not None:
-        sentence = f"r{short.rep} proves {short.tokens} tokens at level {short.level!r}, less than the claim asks"
+        sentence = (
+            f"r{short.rep} proves {short.tokens} tokens at level {short.level!r}, less than the claim asks"
+        )
         return replace(blank, word="INCOMPLETE", sentence=sentence)
     present = {r.rep for r in records}
     if len(present) != len(records) or len({r.session for r in records}) > 1:
@@ -121,16 +129,21 @@ def _without_numbers(
             + "; ".join(f"{a}/{b} against {c}/{d}" for a, b, c, d in sorted(lanes)),
         )
     configurations = {
-        (r.candidate_digest, r.reference_digest, r.code_digest, r.candidate.build, r.reference.build) for r in records
+        (r.candidate_digest, r.reference_digest, r.code_digest, r.candidate.build, r.reference.build)
+        for r in records
     }
     if len(configurations) != 1:
-        return replace(blank, word="INCOMPLETE", sentence="pairs of different engines or code are never put together")
+        return replace(
+            blank, word="INCOMPLETE", sentence="pairs of different engines or code are never put together"
+        )
     return None
 
 
 def _proven(claim: Claim, verdict: CellVerdict) -> str:
     unit = "tokens" if claim.exactness == "tokens" else "tokens by their text"
-    source = " (ids from an unstreamed repeat)" if any(r.ids_from == "repeat" for r in verdict.records) else ""
+    source = (
+        " (ids from an unstreamed repeat)" if any(r.ids_from == "repeat" for r in verdict.records) else ""
+    )
     return (
         f"{verdict.exact_tokens} {unit} equal, greedy, one slot, prompt of {verdict.cell.depth:,} ids, "
         f"{len(verdict.records)} pairs{source}"

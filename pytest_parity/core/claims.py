@@ -22,7 +22,18 @@ KINDS: tuple[Kind, ...] = ("exact", "parity", "at-least", "point", "reported")
 PLANS: dict[str, tuple[int, ...]] = {"2": (2,), "5": (5,), "6": (6,), "6+6": (6, 12)}
 """Pairs at each look. ``2`` (R C | C R) is the plan of exact claims: exactness needs no statistics."""
 Statistic = Literal["ratio-of-medians", "ratio-of-means", "median-of-pairs", "minimum-of-pairs"]
-Word = Literal["PASS", "MISS", "UNRESOLVED", "FAIL", "INVALID", "INCOMPLETE", "UNSUPPORTED", "STALE", "RECORDED", "PASS(point)"]
+Word = Literal[
+    "PASS",
+    "MISS",
+    "UNRESOLVED",
+    "FAIL",
+    "INVALID",
+    "INCOMPLETE",
+    "UNSUPPORTED",
+    "STALE",
+    "RECORDED",
+    "PASS(point)",
+]
 
 
 class _Model(BaseModel):
@@ -124,13 +135,13 @@ class Claim(_Model):
             raise ValueError("an exactness level other than 'none' in a claim of kind 'exact'")
         if self.exactness == "none" and (self.because is None or self.kind != "reported"):
             raise ValueError(
-                "because = \"…\" and kind = \"reported\" beside exactness 'none': such numbers satisfy no claim"
+                'because = "…" and kind = "reported" beside exactness \'none\': such numbers satisfy no claim'
             )
         every = (self.pairs, *(entry.pairs for entry in self.depths if entry.pairs))
         if self.kind != "exact" and "2" in every:
             raise ValueError("plan '2' in exact claims only: two pairs decide no claim about speed")
         if self.kind == "exact" and set(every) != {"2"}:
-            raise ValueError("pairs = \"2\" in an exact claim: exactness needs no statistics")
+            raise ValueError('pairs = "2" in an exact claim: exactness needs no statistics')
         self._wording_can_be_filled()
         self._speaks_of_its_cells()
         return self
@@ -157,7 +168,9 @@ class Claim(_Model):
             raise ValueError(f"plain blanks such as {{depths}} in the wording: {error}") from None
         if blanks - known:
             unknown = ", ".join(f"{{{name}}}" for name in sorted(blanks - known))
-            raise ValueError(f"blanks in the wording that this row can fill ({', '.join(sorted(known))}), not {unknown}")
+            raise ValueError(
+                f"blanks in the wording that this row can fill ({', '.join(sorted(known))}), not {unknown}"
+            )
 
     @property
     def performance(self) -> bool:
@@ -283,7 +296,9 @@ def _readable(name: str, error: ValidationError) -> ConfigurationError:
         expected = f"a name of the form {first['ctx']['pattern']}"
     for prefix in ("Value error, ", "Input should be ", "String should have "):
         expected = expected.removeprefix(prefix)
-    found = "nothing" if first["type"] == "missing" else repr(first["input"]) if where else "the row as written"
+    found = (
+        "nothing" if first["type"] == "missing" else repr(first["input"]) if where else "the row as written"
+    )
     return ConfigurationError(
         f"claim {name!r}, field {where!r}" if where else f"claim {name!r}, the row",
         expected=expected,

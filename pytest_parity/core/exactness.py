@@ -126,7 +126,7 @@ def _compare_tokens(ours: Words, theirs: Words) -> Divergence | None:
             f"exactness level 'tokens' on the {side}",
             expected="output token ids",
             found="an engine that gives text only",
-            mend="Use exactness = \"text\", and say \"text\" in the claim's wording.",
+            mend='Use exactness = "text", and say "text" in the claim\'s wording.',
         )
     if not left and not right:
         raise NothingCompared(

@@ -35,7 +35,7 @@ def divergence_text(replay: str, divergence: Divergence, receipt: str) -> str:
         f"  reference text: {_around(d.reference_text, at)}",
         f"  candidate text: {_around(d.candidate_text, at)}",
         f"  lengths and ends: reference {_told(d.reference_tokens)} ({_told(d.reference_stop)}), "
-        + f"candidate {_told(d.candidate_tokens)} ({_told(d.candidate_stop)})",
+         f"candidate {_told(d.candidate_tokens)} ({_told(d.candidate_stop)})",
         "  No timing exists: a rate over different tokens measures two different computations.",
         f"  receipt: {receipt}",
         f"  replay:  {replay}",
@@ -48,7 +48,9 @@ def _headline(d: Divergence) -> str:
         return f"first difference at output token {d.position}: candidate {d.candidate_id}, reference {d.reference_id}"
     if d.kind == "length":
         short = "candidate" if d.candidate_id is None else "reference"
-        return f"first difference at output token {d.position}: the {short} ended there, the other side went on"
+        return (
+            f"first difference at output token {d.position}: the {short} ended there, the other side went on"
+        )
     if d.kind == "stop":
         same = f"the same {d.candidate_tokens} tokens" if d.level == "tokens" else "the same text"
         return f"{same}, another stop reason: candidate {_told(d.candidate_stop)}, reference {_told(d.reference_stop)}"
@@ -128,7 +130,9 @@ def claim_lines(verdict: ClaimVerdict, attempts: Mapping[Cell, int], *, verbose:
     lines += _wrapped(f"claim: {claim.sentence()}", "  ")
     shown = [cell for cell in verdict.cells if cell.asked or verbose]
     if shown:
-        lines.append(f"  {'depth':>7}  {'fixture':<14} {'pairs':>5}  {'ratio':>7}  {'exact bounds':<18} {'word'}")
+        lines.append(
+            f"  {'depth':>7}  {'fixture':<14} {'pairs':>5}  {'ratio':>7}  {'exact bounds':<18} {'word'}"
+        )
     for cell in shown:
         lines.append("  " + _cell_row(cell))
         if cell.sentence not in verdict.sentence or cell.word == "PASS":
@@ -137,10 +141,15 @@ def claim_lines(verdict: ClaimVerdict, attempts: Mapping[Cell, int], *, verbose:
             lines += _wrapped(note, "           ")
         if attempts.get(cell.cell, 1) > 1:
             times = attempts[cell.cell]
-            lines += _wrapped(f"attempt {times} at this cell with these engines; earlier ones stand in the log", "           ")
+            lines += _wrapped(
+                f"attempt {times} at this cell with these engines; earlier ones stand in the log",
+                "           ",
+            )
         if cell.asked and cell.expected is not None:
             met = "met" if cell.held else "NOT met"
-            lines += _wrapped(f"expected {cell.expected.verdict}, {met}: {cell.expected.because}", "           ")
+            lines += _wrapped(
+                f"expected {cell.expected.verdict}, {met}: {cell.expected.because}", "           "
+            )
         if verbose and cell.description is not None:
             lines += ["           " + line for line in pair_block(cell)]
     if verdict.minimum_lower is not None:

@@ -20,16 +20,22 @@ def control_result(records: Sequence[PairRecord], metric_name: str) -> ControlRe
     """The floor that six pairs of an engine against itself give."""
     diverged = [r for r in records if r.outcome == "diverged"]
     if diverged:
-        return ControlResult(None, f"the control's pair r{diverged[0].rep} did not write the same tokens twice", True)
+        return ControlResult(
+            None, f"the control's pair r{diverged[0].rep} did not write the same tokens twice", True
+        )
     readings = [(r.rep, r.readings(metric_name)) for r in sorted(records, key=lambda r: r.rep)]
     known = [pair for _, pair in readings if pair is not None]
     if len(known) != CONTROL_PAIRS or [rep for rep, _ in readings] != list(range(1, CONTROL_PAIRS + 1)):
         return ControlResult(None, f"the control has {len(known)} of {CONTROL_PAIRS} pairs")
     try:
-        logs = stats.pair_log_ratios([a for a, _ in known], [b for _, b in known], metric(metric_name).direction)
+        logs = stats.pair_log_ratios(
+            [a for a, _ in known], [b for _, b in known], metric(metric_name).direction
+        )
     except ParityError as error:
         return ControlResult(None, f"the control cannot be read: {error}")
-    engines = {(r.reference_digest, r.reference) for r in records} | {(r.candidate_digest, r.candidate) for r in records}
+    engines = {(r.reference_digest, r.reference) for r in records} | {
+        (r.candidate_digest, r.candidate) for r in records
+    }
     if len(engines) != 1:
         return ControlResult(None, "the control's pairs are not one engine against itself")
     return ControlResult(stats.control(logs), "", reference=engines.pop())
@@ -58,7 +64,9 @@ def judge_rates(claim: Claim, blank: CellVerdict, control: ControlResult) -> Cel
     known = [pair for pair in pairs if pair is not None]
     if len(known) != len(pairs):
         return replace(
-            blank, word="INCOMPLETE", sentence=f"{claim.metric} is unknown in {len(pairs) - len(known)} of {len(pairs)} pairs"
+            blank,
+            word="INCOMPLETE",
+            sentence=f"{claim.metric} is unknown in {len(pairs) - len(known)} of {len(pairs)} pairs",
         )
     ours, theirs = [a for a, _ in known], [b for _, b in known]
     try:
@@ -71,7 +79,10 @@ def judge_rates(claim: Claim, blank: CellVerdict, control: ControlResult) -> Cel
         return broken
     if claim.kind == "reported":
         return replace(
-            blank, word="RECORDED", held=True, sentence=f"median pair {description.median_pair_ratio:.4f}; recorded, never a pass"
+            blank,
+            word="RECORDED",
+            held=True,
+            sentence=f"median pair {description.median_pair_ratio:.4f}; recorded, never a pass",
         )
     bar = claim.bar
     assert bar is not None
@@ -83,8 +94,12 @@ def judge_rates(claim: Claim, blank: CellVerdict, control: ControlResult) -> Cel
     if claim.kind == "point":
         return _point(claim, blank, ours, theirs, control)
     if decision.word == "NEEDS_LOOK_2":
-        return replace(blank, word="INCOMPLETE", sentence="look 1 did not decide, and look 2 was not measured in full")
-    return replace(blank, word=decision.word, held=decision.word == "PASS", sentence=_decided(decision, control, blank))
+        return replace(
+            blank, word="INCOMPLETE", sentence="look 1 did not decide, and look 2 was not measured in full"
+        )
+    return replace(
+        blank, word=decision.word, held=decision.word == "PASS", sentence=_decided(decision, control, blank)
+    )
 
 
 def _speaks_for(control: ControlResult, records: Sequence[PairRecord]) -> ControlResult:
@@ -188,7 +203,9 @@ def _decided(decision: stats.CellDecision, control: ControlResult, verdict: Cell
         )
     text = f"bounds {span} straddle {decision.threshold:.4f}"
     if verdict.needed is not None:
-        more = f"more than {verdict.needed.pairs}" if verdict.needed.capped else f"about {verdict.needed.pairs}"
+        more = (
+            f"more than {verdict.needed.pairs}" if verdict.needed.capped else f"about {verdict.needed.pairs}"
+        )
         text += f"; {more} pairs would settle it"
     return text
 
@@ -210,7 +227,9 @@ def broken_floor(claim: Claim, blank: CellVerdict) -> CellVerdict | None:
         for record in blank.records:
             reading = record.timing.candidate.value(name) if record.timing is not None else None
             if reading is None:
-                return replace(blank, word="INCOMPLETE", sentence=f"{floor}: {name} is unknown in r{record.rep}")
+                return replace(
+                    blank, word="INCOMPLETE", sentence=f"{floor}: {name} is unknown in r{record.rep}"
+                )
             if not (reading >= bound if rate else reading <= bound):
                 return replace(blank, word="FAIL", sentence=f"{floor} broken in r{record.rep}: {reading:.4g}")
     return None

@@ -135,7 +135,7 @@ def declared_cells(claim: Claim) -> tuple[Cell, ...]:
 
 
 def make_plan(
-    claims: Sequence[Claim], only: Filter, installed: Callable[[Claim], str | None] = lambda claim: None
+    claims: Sequence[Claim], only: Filter, installed: Callable[[Claim], str | None] = lambda _claim: None
 ) -> SessionPlan:
     """Plan a session. ``installed`` says why a claim's engine is missing, or ``None``.
 
@@ -144,7 +144,10 @@ def make_plan(
     """
     if not claims:
         raise NothingCompared(
-            "the plan", expected="at least one claim", found="none", mend="Name one with --claims, or write one."
+            "the plan",
+            expected="at least one claim",
+            found="none",
+            mend="Name one with --claims, or write one.",
         )
     declared = [cell for claim in claims for cell in declared_cells(claim)]
     _refuse_unknown("--depths", only.depths, sorted({cell.depth for cell in declared}))
@@ -194,7 +197,12 @@ def _controls(asked: Iterable[tuple[Claim, Cell]]) -> dict[str, Cell]:
         if key not in found or cell.depth < found[key].depth:
             first = claim.fixtures[0]
             found[key] = replace(
-                cell, claim=control_name(claim), lane=claim.other_lane, fixture=first, plan="6", control_of=key
+                cell,
+                claim=control_name(claim),
+                lane=claim.other_lane,
+                fixture=first,
+                plan="6",
+                control_of=key,
             )
     return found
 

@@ -97,7 +97,10 @@ def synthetic_ids(depth: int) -> tuple[int, ...]:
     """The head id, then the cycle, cut to ``depth`` ids."""
     if depth < 1:
         raise NothingCompared(
-            "synthetic prompt", expected="a depth of at least 1", found=str(depth), mend="Give a positive depth."
+            "synthetic prompt",
+            expected="a depth of at least 1",
+            found=str(depth),
+            mend="Give a positive depth.",
         )
     turns = depth // len(SYNTHETIC_CYCLE) + 1
     return (SYNTHETIC_HEAD, *(SYNTHETIC_CYCLE * turns))[:depth]
@@ -107,7 +110,10 @@ def cut(fixture_class: str, ids: Sequence[int], depth: int) -> tuple[int, ...]:
     """The first ``depth`` of ``ids``; a source that is too short is an error, never repeated."""
     if depth < 1:
         raise NothingCompared(
-            f"prompt {fixture_class}", expected="a depth of at least 1", found=str(depth), mend="Give a positive depth."
+            f"prompt {fixture_class}",
+            expected="a depth of at least 1",
+            found=str(depth),
+            mend="Give a positive depth.",
         )
     if len(ids) < depth:
         raise ConfigurationError(

@@ -20,8 +20,8 @@ from pytest_parity.errors import ParityError, ReceiptUnreadable, TimingUnreadabl
 
 __all__ = [
     "FORMAT",
-    "Outcome",
     "Measured",
+    "Outcome",
     "PairRecord",
     "Reason",
     "clockwork_body",
@@ -192,7 +192,10 @@ def read_pair(name: str, body: Mapping[str, Any]) -> PairRecord:
     found = body.get("format") if isinstance(body, Mapping) else body
     if found != FORMAT:
         raise ReceiptUnreadable(
-            f"receipt {name}", expected=f"format {FORMAT}", found=repr(found), mend="Use the version that wrote it."
+            f"receipt {name}",
+            expected=f"format {FORMAT}",
+            found=repr(found),
+            mend="Use the version that wrote it.",
         )
     try:
         return _read(name, body)
@@ -322,7 +325,14 @@ def _check_types(body: Mapping[str, Any]) -> None:
 
 def _again(body: Mapping[str, Any], level: Level) -> Exact | Divergence:
     ours, theirs = body["sides"]["candidate"], body["sides"]["reference"]
-    nothing = {"sent_ns": 0, "events": [], "end_after_ns": 0, "stamps": "client", "engine": {}, "peak_rss_bytes": None}
+    nothing = {
+        "sent_ns": 0,
+        "events": [],
+        "end_after_ns": 0,
+        "stamps": "client",
+        "engine": {},
+        "peak_rss_bytes": None,
+    }
     minimum = body["minimum_tokens"]
     return compare(
         Transcript(words_of(ours["words"]), clockwork_of(ours["clockwork"] or nothing)),
@@ -339,5 +349,3 @@ def _contradiction(name: str, what: str) -> ReceiptUnreadable:
         found="another one",
         mend="It was edited, or written by another version: it counts for nothing.",
     )
-
-

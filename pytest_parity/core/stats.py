@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 from pytest_parity.core.bounds import (
@@ -471,5 +470,3 @@ def sign_e_value(wins: int, losses: int) -> float:
         return sum(math.comb(n + 1, j) for j in range(wins + 1)) / ((n + 1) * math.comb(n, wins))
     except OverflowError:
         return math.inf
-
-

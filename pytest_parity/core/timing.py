@@ -161,6 +161,4 @@ def reconcile(
     slack = max(RECONCILE_SHARE * client_s, RECONCILE_SLACK_S)
     if abs(took_ms / 1e3 - client_s) <= slack:
         return by_n, by_n1, None
-    return by_n, by_n1, (
-        f"the engine says {took_ms / 1e3:.4f} s for decode, the client saw {client_s:.4f} s"
-    )
+    return by_n, by_n1, (f"the engine says {took_ms / 1e3:.4f} s for decode, the client saw {client_s:.4f} s")

@@ -59,14 +59,18 @@ def judge_claim(
     word, sentence = _combine(claim, cells, context)
     held = bool(asked) and all(cell.held for cell in asked) and not _scope_gap(claim, context)
     worst = next((cell for cell in asked if not cell.held), None)
-    lowers = [c.decision.bounds.lower for c in cells if c.decision is not None and c.decision.bounds is not None]
+    lowers = [
+        c.decision.bounds.lower for c in cells if c.decision is not None and c.decision.bounds is not None
+    ]
     return ClaimVerdict(
         claim,
         word,
         sentence,
         cells,
         held,
-        command=None if word in HOLDING else next_command(claim, worst or next((c for c in cells if c.word not in HOLDING), None)),
+        command=None
+        if word in HOLDING
+        else next_command(claim, worst or next((c for c in cells if c.word not in HOLDING), None)),
         minimum_lower=min(lowers) if word == "PASS" and len(lowers) == len(cells) else None,
     )
 
@@ -85,9 +89,7 @@ def next_command(claim: Claim, cell: CellVerdict | None) -> str:
 def _scope_gap(claim: Claim, context: Context) -> str | None:
     """What the declared scope itself lacks; no measurement can mend it."""
     if context.speculative and not claim.has_natural:
-        return (
-            "a speculative lane needs a natural fixture class as well: synthetic alone certified a broken one (T07)"
-        )
+        return "a speculative lane needs a natural fixture class as well: synthetic alone certified a broken one (T07)"
     if context.speculative and claim.minimum_tokens == 1:
         return "a speculative lane needs a stated minimum_tokens: a short output hides its faults (T16)"
     return None
@@ -115,7 +117,11 @@ def _combine(claim: Claim, cells: Sequence[CellVerdict], context: Context) -> tu
     open_cells = [*misses, *(c for c in cells if c.word == "UNRESOLVED")]
     if open_cells:
         first, *others = open_cells
-        note = " (below the threshold in its own cell, not at the level that all cells together ask)" if misses else ""
+        note = (
+            " (below the threshold in its own cell, not at the level that all cells together ask)"
+            if misses
+            else ""
+        )
         more = f"; open as well: {', '.join(map(_at, others))}" if others else ""
         return "UNRESOLVED", f"{_at(first)}: {first.sentence}{note}{more}"
     words = {c.word for c in cells}

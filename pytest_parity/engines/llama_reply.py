@@ -233,4 +233,6 @@ def transcript(
         ids_from="stream" if whole else "repeat",
     )
     events = streamed.events if whole else streamed.recounted(closing.announced)
-    return Transcript(words, Clockwork(raw.sent_ns, events, streamed.end_ns, closing.engine, stamps=raw.stamped))
+    return Transcript(
+        words, Clockwork(raw.sent_ns, events, streamed.end_ns, closing.engine, stamps=raw.stamped)
+    )

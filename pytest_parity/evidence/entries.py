@@ -104,8 +104,8 @@ class Entry:
             raise _broken(number, "a digest as previous", repr(previous))
         if found := _wrong(kind, at, fields["subject"]):
             raise _broken(number, found.expected, found.found)
-        subject = cast(dict[str, object], fields["subject"])
-        return cls(n, previous, cast(str, kind), cast(str, at), subject, line)
+        subject = cast("dict[str, object]", fields["subject"])
+        return cls(n, previous, cast("str", kind), cast("str", at), subject, line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,12 @@ def admit(
         engine = workspace.engines[claim.reference]
         descriptions = {"candidate": engine, "reference": engine}
         chosen = {"candidate": claim.other_lane, "reference": claim.other_lane}
-        digest = "sha256:" + hashlib.sha256(
-            canonical_bytes({"control": plan.cell.control_of, "engine": engine.digest(claim.other_lane)})
-        ).hexdigest()
+        digest = (
+            "sha256:"
+            + hashlib.sha256(
+                canonical_bytes({"control": plan.cell.control_of, "engine": engine.digest(claim.other_lane)})
+            ).hexdigest()
+        )
     else:
         claim = claims[plan.cell.claim]
         descriptions = {
@@ -105,7 +108,7 @@ def admit(
     )
     sides: dict[str, tuple[InstalledEngine, str]] = {}
     try:
-        for role, description in descriptions.items():
+        for description in descriptions.values():
             _check_capabilities(description, blank)
             check_budget(plan.cell.depth, plan.cell.output_tokens, description.context, description.name)
         if plan.cell.control_of is None:
@@ -120,7 +123,9 @@ def admit(
     return _with(blank, sides, None)
 
 
-def _with(blank: Admitted, sides: Mapping[str, tuple[InstalledEngine, str]], refusal: Reason | None) -> Admitted:
+def _with(
+    blank: Admitted, sides: Mapping[str, tuple[InstalledEngine, str]], refusal: Reason | None
+) -> Admitted:
     return Admitted(
         blank.plan,
         blank.claim,

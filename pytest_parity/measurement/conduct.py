@@ -132,7 +132,9 @@ class Conductor:
         except (ParityError, OSError) as error:
             raise self._end(window, Result("broken", reason=Reason("apparatus", str(error)))) from error
         except BaseException as error:
-            self._write(window, Result("broken", reason=Reason("interrupted", f"ended by {type(error).__name__}")), 1)
+            self._write(
+                window, Result("broken", reason=Reason("interrupted", f"ended by {type(error).__name__}")), 1
+            )
             raise
         reason = self._void(window)
         if reason is not None:
@@ -210,7 +212,9 @@ class Conductor:
             )
         if name not in store.intents():
             return
-        reason = Reason("abandoned", "it was begun and never finished (its worker was killed); it is not measured again")
+        reason = Reason(
+            "abandoned", "it was begun and never finished (its worker was killed); it is not measured again"
+        )
         raise self._end(window, Result("broken", reason=reason))
 
     def _intend(self, window: _Window) -> None:
@@ -236,7 +240,9 @@ class Conductor:
         logs.mkdir(parents=True, exist_ok=True)
         window.prompt = self._prompt(window, lease)
         expected = self._expected(window)
-        roles: tuple[Role, Role] = ("reference", "candidate") if plan.order == "RC" else ("candidate", "reference")
+        roles: tuple[Role, Role] = (
+            ("reference", "candidate") if plan.order == "RC" else ("candidate", "reference")
+        )
         for position, role in enumerate(roles, start=1):
             engine, lane = admitted.side(role)
             job = SideJob(
@@ -282,13 +288,22 @@ class Conductor:
         """Reasons for which two finished sides must not be used."""
         candidate, reference = window.runs["candidate"], window.runs["reference"]
         if candidate.pid == reference.pid:
-            return Reason("one-process", f"both sides were answered by process {candidate.pid}: two runs that are one (T15)")
+            return Reason(
+                "one-process",
+                f"both sides were answered by process {candidate.pid}: two runs that are one (T15)",
+            )
         assert candidate.transcript is not None and reference.transcript is not None
         if _arrivals(candidate.transcript) == _arrivals(reference.transcript):
-            return Reason("one-run", "both sides have the same arrival times to the nanosecond: two runs that are one (T15)")
+            return Reason(
+                "one-run",
+                "both sides have the same arrival times to the nanosecond: two runs that are one (T15)",
+            )
         stamps = candidate.transcript.clockwork.stamps, reference.transcript.clockwork.stamps
         if window.admitted.ignore_eos and stamps[0] != stamps[1]:
-            return Reason("two-clocks", f"arrivals stamped by the {stamps[0]} and by the {stamps[1]}: no rate compares them")
+            return Reason(
+                "two-clocks",
+                f"arrivals stamped by the {stamps[0]} and by the {stamps[1]}: no rate compares them",
+            )
         for run in (candidate, reference):
             assert run.transcript is not None
             words = run.transcript.words
@@ -299,7 +314,10 @@ class Conductor:
                     f"the {run.job.role} took {words.cached} prompt tokens from a cache that was forbidden (T05)",
                 )
             if lane.cache and lane.prime and not words.cached:
-                return Reason("not-cached", f"the {run.job.role} reused nothing of its cache: the comparison is vacuous (T52)")
+                return Reason(
+                    "not-cached",
+                    f"the {run.job.role} reused nothing of its cache: the comparison is vacuous (T52)",
+                )
         return None
 
     # --- receipts ---------------------------------------------------------------------------------
@@ -350,7 +368,9 @@ class Conductor:
             "claim": {
                 "name": plan.cell.claim,
                 "digest": admitted.claim_digest,
-                "row": claim.model_dump(mode="json") if claim is not None and plan.cell.control_of is None else None,
+                "row": claim.model_dump(mode="json")
+                if claim is not None and plan.cell.control_of is None
+                else None,
             },
             "cell": asdict(plan.cell),
             "rep": plan.rep,
@@ -389,7 +409,9 @@ def _arrivals(transcript: Transcript) -> tuple[int, ...]:
 
 def _void_but_exact(window: _Window) -> bool:
     """A void pair keeps its times only where its words are equal: no time over divergent tokens, ever."""
-    sides = [window.runs[role].transcript if role in window.runs else None for role in ("candidate", "reference")]
+    sides = [
+        window.runs[role].transcript if role in window.runs else None for role in ("candidate", "reference")
+    ]
     if sides[0] is None or sides[1] is None:
         return False
     try:

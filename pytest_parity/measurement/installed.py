@@ -134,7 +134,9 @@ def install(engine: EngineDescription, root: Path) -> InstalledEngine:
             name = engine.binary.removeprefix("built:")
             built = provision.installed(name)
             if built is None:
-                raise _missing(f"{name} (engine {engine.name})", "a build", f"Run: parity engine build {name}")
+                raise _missing(
+                    f"{name} (engine {engine.name})", "a build", f"Run: parity engine build {name}"
+                )
             binary, local = built.binary("llama-server"), built.model_dump(mode="json", exclude={"folder"})
         else:
             binary = _existing(engine, "binary", root / engine.binary)
@@ -144,7 +146,9 @@ def install(engine: EngineDescription, root: Path) -> InstalledEngine:
             model = provision.model_path(name, variant)
             if model is None:
                 raise _missing(
-                    f"{name} {variant} (engine {engine.name})", "a model file", f"Run: parity engine model {name}"
+                    f"{name} {variant} (engine {engine.name})",
+                    "a model file",
+                    f"Run: parity engine model {name}",
                 )
         else:
             model = _existing(engine, "model", root / engine.model)
@@ -154,7 +158,9 @@ def install(engine: EngineDescription, root: Path) -> InstalledEngine:
 def _existing(engine: EngineDescription, what: str, path: Path) -> Path:
     if not path.is_file():
         raise _missing(
-            f"{engine.name}: its {what} {path.name}", "a file", f"Correct {what!r} of [engines.{engine.name}]."
+            f"{engine.name}: its {what} {path.name}",
+            "a file",
+            f"Correct {what!r} of [engines.{engine.name}].",
         )
     return path.resolve()
 

@@ -173,5 +173,5 @@ class MeasuredPair:
         return self._write(Result("void", reason=Reason("test-ended", sentence)), self._minimum)
 
 
-def _spent(result: Result, minimum: int) -> NoReturn:
+def _spent(_result: Result, _minimum: int) -> NoReturn:
     raise AssertionError("this pair's receipt is written: there is nothing more to record")

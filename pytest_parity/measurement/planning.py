@@ -64,13 +64,15 @@ def attempts(workspace: Workspace, plan: SessionPlan) -> dict[Cell, int]:
         cell = wanted.get(_place(subject))
         if cell is None or subject.get("outcome") != "passed":
             continue
-        engines = (str(subject.get("claim_digest")), str(subject.get("candidate")), str(subject.get("reference")))
+        engines = (
+            str(subject.get("claim_digest")),
+            str(subject.get("candidate")),
+            str(subject.get("reference")),
+        )
         sessions.setdefault((cell, engines), set()).add(str(subject.get("session")))
         if subject.get("session") == workspace.session:
             mine.setdefault(cell, set()).add(engines)
-    return {
-        cell: max(len(sessions[cell, engines]) for engines in found) for cell, found in mine.items()
-    }
+    return {cell: max(len(sessions[cell, engines]) for engines in found) for cell, found in mine.items()}
 
 
 def _place(subject: Mapping[str, object]) -> tuple[object, object, object]:

@@ -67,7 +67,12 @@ class PromptStore:
         self.folder = folder
 
     def fixture(
-        self, fixture_class: str, depth: int, vocabulary: str, root: Path, tokenize: Callable[[str], tuple[int, ...]]
+        self,
+        fixture_class: str,
+        depth: int,
+        vocabulary: str,
+        root: Path,
+        tokenize: Callable[[str], tuple[int, ...]],
     ) -> PromptFixture:
         """The prompt of ``fixture_class`` at ``depth``; ``tokenize`` is called only when no ids are stored."""
         source = source_of(fixture_class, depth, root)
@@ -151,7 +156,10 @@ def _user_file(path: Path) -> Source:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"prompt file {name}", expected="a readable file", found=error.strerror or str(error), mend="Correct the path."
+            f"prompt file {name}",
+            expected="a readable file",
+            found=error.strerror or str(error),
+            mend="Correct the path.",
         ) from None
     label = f"{name} sha256:{hashlib.sha256(data).hexdigest()}"
     try:

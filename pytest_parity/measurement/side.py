@@ -79,7 +79,9 @@ class SideRun:
             body["words"] = words_body(self.transcript.words)
             if clockwork:
                 body["clockwork"] = clockwork_body(self.transcript.clockwork)
-        redacted: dict[str, Any] = redactor.value({k: v for k, v in body.items() if k not in ("words", "clockwork")})
+        redacted: dict[str, Any] = redactor.value(
+            {k: v for k, v in body.items() if k not in ("words", "clockwork")}
+        )
         return {**redacted, "words": body["words"], "clockwork": body["clockwork"]}
 
 
@@ -204,7 +206,9 @@ def _measure(run: SideRun, process: EngineProcess, driver: Driver, progress: Pro
     run.phase = "warm-up"
     ids = job.prompt.ids
     warm = ids[: min(len(ids), description.warmup_tokens)]
-    ask = Request(warm, 1, ignore_eos=True, cache=False, silence_s=description.silence_s, extra=dict(lane.request))
+    ask = Request(
+        warm, 1, ignore_eos=True, cache=False, silence_s=description.silence_s, extra=dict(lane.request)
+    )
     _alive(process, job, driver.generate(ask))
     run.facts["warmup"] = {"prompt_tokens": len(warm), "output_tokens": 1, "cache": False}
     if lane.prime:
@@ -223,7 +227,9 @@ def _measure(run: SideRun, process: EngineProcess, driver: Driver, progress: Pro
         progress,
     )
     _check_effective(
-        job, {k: v for k, v in lane.effective.items() if k.startswith("request.")}, run.transcript.words.settings
+        job,
+        {k: v for k, v in lane.effective.items() if k.startswith("request.")},
+        run.transcript.words.settings,
     )
     died = process.ended()
     if died is not None:
@@ -251,11 +257,14 @@ def _check_tokens(job: SideJob, driver: Driver) -> None:
     text, wanted = job.expected_ids
     found = driver.tokenize(text)
     if found != wanted:
-        at = next((i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), min(len(found), len(wanted)))
+        at = next(
+            (i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b),
+            min(len(found), len(wanted)),
+        )
         raise IdentityMismatch(
             f"tokenisation of the {job.role} {job.engine.name}",
-            expected=f"the reference's {len(wanted)} ids, {wanted[at:at + 3]} at position {at}",
-            found=f"{len(found)} ids, {found[at:at + 3]} there",
+            expected=f"the reference's {len(wanted)} ids, {wanted[at : at + 3]} at position {at}",
+            found=f"{len(found)} ids, {found[at : at + 3]} there",
             mend="Two engines that read the text differently answer different prompts: mend the tokeniser or the model file.",
         )
 
@@ -301,4 +310,3 @@ def _with_peak(run: SideRun, peak: int | None) -> None:
         run.transcript = replace(
             run.transcript, clockwork=replace(run.transcript.clockwork, peak_rss_bytes=peak)
         )
-

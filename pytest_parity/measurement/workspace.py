@@ -81,7 +81,5 @@ class Workspace:
     def publish(self, name: str, body: Mapping[str, Any], subject: Mapping[str, Any]) -> Published:
         """Write a receipt and chain it. It is on disk, and so is its place in the log, before this returns."""
         published = self.store.publish(name, canonical_bytes(body))
-        self.ledger.append(
-            "receipt", {"name": name, "digest": published.digest, **subject}, self.timestamp()
-        )
+        self.ledger.append("receipt", {"name": name, "digest": published.digest, **subject}, self.timestamp())
         return published

@@ -48,14 +48,22 @@ def summary(reporter: Any, controller: Controller) -> None:
     ordered = sorted(controller.verdicts, key=lambda v: (v.held, v.word == "PASS"))
     for verdict in ordered:
         first, *rest = claim_lines(verdict, tries, verbose=verbose)
-        reporter.write_line(first, green=verdict.word == "PASS", red=not verdict.held, yellow=verdict.held and verdict.word != "PASS", bold=True)
+        reporter.write_line(
+            first,
+            green=verdict.word == "PASS",
+            red=not verdict.held,
+            yellow=verdict.held and verdict.word != "PASS",
+            bold=True,
+        )
         for line in rest:
             reporter.write_line(line)
         reporter.write_line("")
     for name, why in session.plan.not_asked:
         reporter.write_line(f"not asked: {name}: {why}")
     if session.lease_lost:
-        reporter.write_line(f"the lease was not to be had for {len(session.lease_lost)} pairs (exit status 75)")
+        reporter.write_line(
+            f"the lease was not to be had for {len(session.lease_lost)} pairs (exit status 75)"
+        )
     reporter.write_line(f"receipts: {_shown(session)}  session {session.id}")
 
 

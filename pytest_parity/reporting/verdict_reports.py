@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -118,9 +118,7 @@ def is_verdict(report: pytest.TestReport) -> bool:
     return MARK in report.user_properties
 
 
-def emit(
-    running: pytest.Session, verdicts: tuple[ClaimVerdict, ...], session: ParitySession
-) -> None:
+def emit(running: pytest.Session, verdicts: tuple[ClaimVerdict, ...], session: ParitySession) -> None:
     """Send set-up, call and teardown reports of each claim through pytest's own hooks."""
     config = running.config
     running.testscollected += len(verdicts)

@@ -82,7 +82,9 @@ def real_run(root: Path) -> tuple[Project, Ran]:
     return project, project.run("-m", "parity", wrap=unshare)
 
 
-def speed_session(root: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int, *, reps: int = 6, control: int = 6) -> Claim:
+def speed_session(
+    root: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int, *, reps: int = 6, control: int = 6
+) -> Claim:
     """A session of a claim about speed, sides acted: candidates need ``step_ns`` a token, references 1 ms."""
     speed = claim("speed", kind="parity", metric="decode_tps", margin=0.05, pairs="6")
     shop = Workshop(root, claim=speed)
@@ -91,11 +93,15 @@ def speed_session(root: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int, *, 
         wobble = 100 * (rep % 2)
         _measure(monkeypatch, shop, PairPlan(cell, rep, "g"), says(step_ns=1_000_000 + wobble), rep)
     for rep in range(1, reps + 1):
-        _measure(monkeypatch, shop, PairPlan(declared_cells(speed)[0], rep, "g"), says(step_ns=step_ns + rep), rep)
+        _measure(
+            monkeypatch, shop, PairPlan(declared_cells(speed)[0], rep, "g"), says(step_ns=step_ns + rep), rep
+        )
     return speed
 
 
-def _measure(monkeypatch: pytest.MonkeyPatch, shop: Workshop, plan: PairPlan, ours: Transcript, rep: int) -> None:
+def _measure(
+    monkeypatch: pytest.MonkeyPatch, shop: Workshop, plan: PairPlan, ours: Transcript, rep: int
+) -> None:
     acted(monkeypatch, ours, says(sent_ns=rep * 10**10, step_ns=1_000_049 + rep))
     shop.conductor().measure(plan, f"pytest {plan.id}").exact().record()
 

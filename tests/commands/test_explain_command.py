@@ -33,7 +33,10 @@ class TestOutcomes:
         assert said.lines[:3] == ["passed  " + HEAD, *SIDES]
         assert said.lines[3].startswith("  prompt: 64 ids of synthetic, sha256:")
         assert said.lines[4].startswith("    Eight ids repeat, so the next one is known without any context")
-        assert said.lines[5:7] == ["  exact: 16 tokens at level tokens", "  ratios (above 1 the candidate wins):"]
+        assert said.lines[5:7] == [
+            "  exact: 16 tokens at level tokens",
+            "  ratios (above 1 the candidate wins):",
+        ]
         ratios = {line.split()[0]: line.split()[1] for line in said.lines[7:]}
         assert ratios["decode_tps"] == "1.2500"
         assert ratios["peak_rss_bytes"] == "1.0000"
@@ -107,14 +110,20 @@ class TestWhatCannotBeExplained:
 
     def test_a_folder(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(capsys, "explain", tmp_path)
-        assert said.status == 1 and "expected a readable file; found Is a directory. Correct the path." in said.err
+        assert (
+            said.status == 1
+            and "expected a readable file; found Is a directory. Correct the path." in said.err
+        )
 
     @pytest.mark.parametrize(
         ("content", "text"),
         [
             (b"", "stored bytes: expected one JSON value; found Expecting value at character 0."),
             (b"\xff", "stored bytes: expected UTF-8; found byte 0 is not (invalid start byte)."),
-            (b'{ "a": 1}\n', "stored bytes: expected canonical bytes; found another spelling of the same value"),
+            (
+                b'{ "a": 1}\n',
+                "stored bytes: expected canonical bytes; found another spelling of the same value",
+            ),
             (b"[]\n", "receipt x: expected format pytest-parity/receipt/1; found []."),
             (b"{}\n", "receipt x: expected format pytest-parity/receipt/1; found None."),
             (
@@ -123,7 +132,9 @@ class TestWhatCannotBeExplained:
             ),
         ],
     )
-    def test_a_file_that_is_no_receipt(self, tmp_path: Path, capsys: Capture, content: bytes, text: str) -> None:
+    def test_a_file_that_is_no_receipt(
+        self, tmp_path: Path, capsys: Capture, content: bytes, text: str
+    ) -> None:
         (tmp_path / "x.json").write_bytes(content)
         said = parity(capsys, "explain", tmp_path / "x.json")
         assert (said.status, said.out) == (1, "")
@@ -138,7 +149,12 @@ class TestWhatCannotBeExplained:
         ],
     )
     def test_a_receipt_that_contradicts_itself(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, keys: tuple[Any, ...], value: object
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: Capture,
+        keys: tuple[Any, ...],
+        value: object,
     ) -> None:
         acted(monkeypatch)
         shop = Workshop(tmp_path)
@@ -149,7 +165,9 @@ class TestWhatCannotBeExplained:
         assert (said.status, said.out) == (1, "")
         assert "that its own words and events give; found another one." in said.err
 
-    @pytest.mark.parametrize("keys", [("pair",), ("prompt",), ("prompt", "tokens"), ("sides", "candidate", "lane")])
+    @pytest.mark.parametrize(
+        "keys", [("pair",), ("prompt",), ("prompt", "tokens"), ("sides", "candidate", "lane")]
+    )
     def test_a_receipt_without_a_field_that_is_told(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, keys: tuple[str, ...]
     ) -> None:
@@ -164,4 +182,6 @@ class TestWhatCannotBeExplained:
         (tmp_path / "x.json").write_bytes(canonical_bytes(body))
         said = parity(capsys, "explain", tmp_path / "x.json")
         assert (said.status, said.out) == (1, "")
-        assert said.err.startswith(f"parity: receipt x: expected the fields of its format; found KeyError: {keys[-1]!r}.")
+        assert said.err.startswith(
+            f"parity: receipt x: expected the fields of its format; found KeyError: {keys[-1]!r}."
+        )

@@ -73,13 +73,19 @@ class TestPublish:
             assert path.read_bytes() == (desk / path.name).read_bytes()
         assert evidence.verify(to).whole
         subjects = [json.loads(line)["subject"] for line in (desk / "log.jsonl").read_text().splitlines()]
-        assert [json.loads(line)["subject"] for line in (to / "log.jsonl").read_text().splitlines()] == subjects[2:]
+        assert [
+            json.loads(line)["subject"] for line in (to / "log.jsonl").read_text().splitlines()
+        ] == subjects[2:]
 
-    def test_of_several_sessions_keeps_the_order_of_the_log(self, desk: Path, tmp_path: Path, capsys: Capture) -> None:
+    def test_of_several_sessions_keeps_the_order_of_the_log(
+        self, desk: Path, tmp_path: Path, capsys: Capture
+    ) -> None:
         to = tmp_path / "receipts"
         parity(capsys, "ledger", "publish", OTHER, SESSION, "--from", desk, "--to", to)
         shown = [line.split()[-1] for line in parity(capsys, "ledger", "show", to).lines]
-        assert shown == [f"{session}.same-d64-synthetic-r{rep}" for session in (OTHER, SESSION) for rep in (1, 2)]
+        assert shown == [
+            f"{session}.same-d64-synthetic-r{rep}" for session in (OTHER, SESSION) for rep in (1, 2)
+        ]
 
     def test_twice_changes_nothing(self, desk: Path, tmp_path: Path, capsys: Capture) -> None:
         to = tmp_path / "receipts"
@@ -90,7 +96,9 @@ class TestPublish:
         assert said.status == 0
         assert {path: path.read_bytes() for path in to.rglob("*") if path.is_file()} == before
 
-    def test_refuses_another_receipt_of_the_same_name(self, desk: Path, tmp_path: Path, capsys: Capture) -> None:
+    def test_refuses_another_receipt_of_the_same_name(
+        self, desk: Path, tmp_path: Path, capsys: Capture
+    ) -> None:
         to = tmp_path / "receipts"
         parity(capsys, "ledger", "publish", SESSION, "--from", desk, "--to", to)
         path = to / f"{SESSION}.same-d64-synthetic-r1.json"
@@ -99,7 +107,9 @@ class TestPublish:
         before = path.read_bytes()
         said = parity(capsys, "ledger", "publish", SESSION, "--from", desk, "--to", to)
         assert said.status == 1
-        assert said.err.startswith(f"parity: receipt {path.stem}: expected a name that is not taken; found sha256:")
+        assert said.err.startswith(
+            f"parity: receipt {path.stem}: expected a name that is not taken; found sha256:"
+        )
         assert "Evidence is never replaced: give another attempt a name of its own." in said.err
         assert path.read_bytes() == before
 
@@ -119,23 +129,34 @@ class TestPublish:
         assert said.lines[0] == f"{SESSION}: 2 receipts published, 0 were there"
         assert evidence.verify(to).whole
 
-    def test_of_evidence_that_was_tampered_with_is_refused(self, desk: Path, tmp_path: Path, capsys: Capture) -> None:
+    def test_of_evidence_that_was_tampered_with_is_refused(
+        self, desk: Path, tmp_path: Path, capsys: Capture
+    ) -> None:
         path = desk / f"{SESSION}.same-d64-synthetic-r1.json"
         path.chmod(0o644)
         edit(path, "machine", value={})
         said = parity(capsys, "ledger", "publish", OTHER, "--from", desk, "--to", tmp_path / "receipts")
         assert (said.status, said.out) == (1, "")
-        assert said.err.startswith(f"parity: log.jsonl line 1: expected receipt {path.stem} with digest sha256:")
+        assert said.err.startswith(
+            f"parity: log.jsonl line 1: expected receipt {path.stem} with digest sha256:"
+        )
         assert not (tmp_path / "receipts").exists()
 
     @pytest.mark.parametrize("session", ["20250103T000000Z-cccccc", SESSION[:-1], ""])
-    def test_of_a_session_that_is_not_there(self, desk: Path, tmp_path: Path, capsys: Capture, session: str) -> None:
+    def test_of_a_session_that_is_not_there(
+        self, desk: Path, tmp_path: Path, capsys: Capture, session: str
+    ) -> None:
         said = parity(capsys, "ledger", "publish", session, "--from", desk, "--to", tmp_path / "receipts")
         assert (said.status, said.out) == (1, "")
-        assert said.err == f"parity: session {session}: expected receipts in {desk}; found none. See parity ledger show.\n"
+        assert (
+            said.err
+            == f"parity: session {session}: expected receipts in {desk}; found none. See parity ledger show.\n"
+        )
 
     def test_from_a_folder_that_is_not_there(self, tmp_path: Path, capsys: Capture) -> None:
-        said = parity(capsys, "ledger", "publish", SESSION, "--from", tmp_path / "none", "--to", tmp_path / "to")
+        said = parity(
+            capsys, "ledger", "publish", SESSION, "--from", tmp_path / "none", "--to", tmp_path / "to"
+        )
         assert (said.status, said.out) == (1, "")
         assert said.err == (
             f"parity: receipts folder: expected a folder that can be listed at {tmp_path / 'none'}; "
@@ -146,9 +167,13 @@ class TestPublish:
         (desk / "log.jsonl").unlink()
         said = parity(capsys, "ledger", "publish", SESSION, "--from", desk, "--to", tmp_path / "to")
         assert (said.status, said.out) == (1, "")
-        assert said.err.startswith(f"parity: log of {desk}: expected a readable file log.jsonl; found No such file")
+        assert said.err.startswith(
+            f"parity: log of {desk}: expected a readable file log.jsonl; found No such file"
+        )
 
     def test_says_when_in_utc(self, desk: Path, tmp_path: Path) -> None:
         commands.publish([SESSION], desk, tmp_path / "receipts")
-        times = [json.loads(line)["at"] for line in (tmp_path / "receipts" / "log.jsonl").read_text().splitlines()]
+        times = [
+            json.loads(line)["at"] for line in (tmp_path / "receipts" / "log.jsonl").read_text().splitlines()
+        ]
         assert all(at.endswith("Z") and len(at) == 20 for at in times)

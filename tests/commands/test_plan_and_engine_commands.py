@@ -99,7 +99,10 @@ class TestPlan:
 
     def test_of_the_default_claims_and_of_all(self, tmp_path: Path, capsys: Capture) -> None:
         path = project(tmp_path, 'default_claims = ["same"]')
-        assert "4 pairs, 8 engine starts, about 44 s of machine time" in parity(capsys, "plan", "--parity-config", path).lines
+        assert (
+            "4 pairs, 8 engine starts, about 44 s of machine time"
+            in parity(capsys, "plan", "--parity-config", path).lines
+        )
         both = parity(capsys, "plan", "--parity-config", path, "--claims", "all")
         assert "16 pairs, 32 engine starts, about 3 min of machine time" in both.lines
 
@@ -121,7 +124,9 @@ class TestPlan:
     def test_of_an_unknown_default_claim(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(capsys, "plan", "--parity-config", project(tmp_path, 'default_claims = ["sane"]'))
         assert said.status == 4
-        assert said.err.startswith("parity: default_claims: sane: expected claims of the register: same, fast, absent;")
+        assert said.err.startswith(
+            "parity: default_claims: sane: expected claims of the register: same, fast, absent;"
+        )
 
     def test_of_no_claims(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(capsys, "plan", "--parity-config", project(tmp_path, "default_claims = []"))
@@ -133,7 +138,9 @@ class TestPlan:
     def test_without_a_configuration(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(capsys, "plan", "--parity-config", tmp_path / "parity.toml")
         assert (said.status, said.out) == (4, "")
-        assert said.err == "parity: parity.toml: expected a file; found none. Write it: the README shows one.\n"
+        assert (
+            said.err == "parity: parity.toml: expected a file; found none. Write it: the README shows one.\n"
+        )
 
     def test_without_a_register(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(capsys, "plan", "--parity-config", project(tmp_path, claims=None))
@@ -144,7 +151,9 @@ class TestPlan:
         )
 
     def test_of_an_unreadable_register(self, tmp_path: Path, capsys: Capture) -> None:
-        said = parity(capsys, "plan", "--parity-config", project(tmp_path, claims="[claims.x]\nwording = 1\n"))
+        said = parity(
+            capsys, "plan", "--parity-config", project(tmp_path, claims="[claims.x]\nwording = 1\n")
+        )
         assert said.status == 4 and said.err.startswith("parity: claims/x.toml:")
 
 
@@ -164,9 +173,13 @@ class TestEngine:
         assert said.lines == engines + models
         assert engines and models and list(tmp_path.iterdir()) == []
 
-    def test_list_shows_what_is_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def test_list_shows_what_is_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(provision, "model_path", lambda name, variant: tmp_path if variant == "f32" else None)
+        monkeypatch.setattr(
+            provision, "model_path", lambda name, variant: tmp_path if variant == "f32" else None
+        )
         said = parity(capsys, "engine", "list")
         there = [line for line in said.lines if line.endswith(" there")]
         assert there and all(line.split()[1] == "f32" for line in there)
@@ -179,7 +192,9 @@ class TestEngine:
 
 
 class TestUsage:
-    @pytest.mark.parametrize("arguments", [[], ["nope"], ["ledger"], ["engine"], ["explain"], ["ledger", "publish"]])
+    @pytest.mark.parametrize(
+        "arguments", [[], ["nope"], ["ledger"], ["engine"], ["explain"], ["ledger", "publish"]]
+    )
     def test_what_is_no_command_ends_with_status_2(self, arguments: list[str], capsys: Capture) -> None:
         with pytest.raises(SystemExit) as caught:
             main(arguments)
@@ -193,7 +208,9 @@ class TestUsage:
         shown = capsys.readouterr().out
         assert all(f"    {name} " in shown for name in ("plan", "verify", "explain", "ledger", "engine"))
 
-    def test_an_interruption_ends_with_status_2(self, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def test_an_interruption_ends_with_status_2(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
         def interrupt(*args: object) -> int:
             raise KeyboardInterrupt
 

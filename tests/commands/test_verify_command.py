@@ -37,7 +37,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert ran.status == 1, ran.out
     assert {name: ran.claim(name).properties["parity_verdict"] for name in WORDS} == WORDS
     sentences = {name: ran.claim(name).properties["parity_sentence"] for name in WORDS}
-    (project.folder / "sentences").write_text("\n".join(f"{WORDS[n]:<12} {n}: {s}" for n, s in sorted(sentences.items())))
+    (project.folder / "sentences").write_text(
+        "\n".join(f"{WORDS[n]:<12} {n}: {s}" for n, s in sorted(sentences.items()))
+    )
     return project.folder
 
 
@@ -64,7 +66,10 @@ class TestAGoodFolder:
 
     def test_as_a_program_of_its_own(self, folder: Path) -> None:
         ran = subprocess.run(
-            [Path(sys.prefix) / "bin" / "parity", "verify", folder], capture_output=True, text=True, check=False
+            [Path(sys.prefix) / "bin" / "parity", "verify", folder],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (ran.returncode, ran.stderr) == (0, "")
         assert "  PASS         same: every declared cell\n" in ran.stdout
@@ -92,7 +97,9 @@ class TestTampering:
         edit(path, "machine", value={})
         said = parity(capsys, "verify", folder)
         assert said.status == 1
-        assert said.lines[0].startswith(f"BROKEN  log.jsonl line 1: expected receipt {path.stem} with digest sha256:")
+        assert said.lines[0].startswith(
+            f"BROKEN  log.jsonl line 1: expected receipt {path.stem} with digest sha256:"
+        )
         assert said.lines[0].endswith(f" in {path.name}")
 
     def test_an_edited_byte_that_spells_the_same_value(self, folder: Path, capsys: Capture) -> None:
@@ -101,7 +108,9 @@ class TestTampering:
         said = parity(capsys, "verify", folder)
         assert said.status == 1
         assert said.lines[0].startswith("BROKEN  log.jsonl line 2: expected receipt ")
-        assert any(line.startswith("UNREADABLE  stored bytes: expected canonical bytes;") for line in said.lines)
+        assert any(
+            line.startswith("UNREADABLE  stored bytes: expected canonical bytes;") for line in said.lines
+        )
         assert "  INCOMPLETE   same: 64 synthetic: not measured: r2" in said.lines
 
     def test_a_deleted_receipt(self, folder: Path, capsys: Capture) -> None:
@@ -109,7 +118,9 @@ class TestTampering:
         path.unlink()
         said = parity(capsys, "verify", folder)
         assert said.status == 1
-        assert said.lines[0].startswith(f"BROKEN  log.jsonl line 2: expected receipt {path.stem} with digest ")
+        assert said.lines[0].startswith(
+            f"BROKEN  log.jsonl line 2: expected receipt {path.stem} with digest "
+        )
         assert said.lines[0].endswith(f"; found no file {path.name}")
         assert "  INCOMPLETE   same: 64 synthetic: not measured: r2" in said.lines
 
@@ -118,7 +129,9 @@ class TestTampering:
         relog(folder, without=[path.stem])
         path.unlink()
         assert parity(capsys, "verify", folder).status == 0  # a forger who rewrites everything is found …
-        said = parity(capsys, "verify", folder, "--since", head)  # … by a head that was written down elsewhere
+        said = parity(
+            capsys, "verify", folder, "--since", head
+        )  # … by a head that was written down elsewhere
         assert said.status == 1 and "cut short or rewritten" in said.lines[0]
 
     def test_an_edited_log_line(self, folder: Path, capsys: Capture) -> None:
@@ -136,7 +149,10 @@ class TestTampering:
         said = parity(capsys, "verify", folder)
         assert said.status == 1
         assert said.lines[0] == "BROKEN  log.jsonl line 2: expected entry number 2; found entry number 3"
-        assert f"UNLOGGED  {receipt(folder, 'same-d64-synthetic-r2').stem}: whole, but not in the log (a crash between the two writes)" in said.lines
+        assert (
+            f"UNLOGGED  {receipt(folder, 'same-d64-synthetic-r2').stem}: whole, but not in the log (a crash between the two writes)"
+            in said.lines
+        )
 
     def test_a_log_cut_short_leaves_a_receipt_out(self, folder: Path, capsys: Capture) -> None:
         log = folder / "log.jsonl"
@@ -153,7 +169,9 @@ class TestTampering:
         said = parity(capsys, "verify", folder)
         assert said.status == 1
         assert not any(line.startswith("BROKEN") for line in said.lines)
-        assert said.lines[1].startswith(f"UNREADABLE  receipt {path.stem}: expected a claim whose digest is sha256:")
+        assert said.lines[1].startswith(
+            f"UNREADABLE  receipt {path.stem}: expected a claim whose digest is sha256:"
+        )
         assert said.lines[1].endswith("The row in it was edited: it counts for nothing.")
         assert "  INCOMPLETE   same: 64 synthetic: not measured: r1" in said.lines
 
@@ -204,7 +222,9 @@ class TestTampering:
         edit(path, "outcome", value="passed")
         relog(folder)
         said = parity(capsys, "verify", folder)
-        assert said.status == 1 and any(line.startswith(f"UNREADABLE  receipt {path.stem}: ") for line in said.lines)
+        assert said.status == 1 and any(
+            line.startswith(f"UNREADABLE  receipt {path.stem}: ") for line in said.lines
+        )
         assert not any("PASS         wrong" in line for line in said.lines)
 
     def test_something_that_is_no_receipt(self, folder: Path, capsys: Capture) -> None:
@@ -217,7 +237,9 @@ class TestTampering:
 
 
 class TestVerdicts:
-    @pytest.mark.parametrize(("step_ns", "word"), [(990_000, "PASS"), (1_200_000, "MISS"), (1_052_683, "UNRESOLVED")])
+    @pytest.mark.parametrize(
+        ("step_ns", "word"), [(990_000, "PASS"), (1_200_000, "MISS"), (1_052_683, "UNRESOLVED")]
+    )
     def test_of_a_claim_about_speed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, step_ns: int, word: str
     ) -> None:
@@ -228,7 +250,9 @@ class TestVerdicts:
         assert said.lines[2].split()[:2] == [word, "speed:"]
         assert len(said.lines) == 3 and said.status == 0
 
-    def test_without_its_control(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def test_without_its_control(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
         speed_session(tmp_path, monkeypatch, 990_000, control=5)
         said = parity(capsys, "verify", tmp_path / ".parity" / "receipts")
         assert said.lines[2] == (
@@ -243,7 +267,9 @@ class TestVerdicts:
         assert said.lines[2] == "  INCOMPLETE   speed: 64 synthetic: not measured: r5, r6"
         assert said.status == 0
 
-    def test_of_void_and_broken_pairs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def test_of_void_and_broken_pairs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
         shop = Workshop(tmp_path)
         acted(monkeypatch, pids=(7, 7))
         shop.unfinished()
@@ -255,10 +281,14 @@ class TestVerdicts:
     def test_of_a_pair_that_was_refused(self, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "m").write_bytes(b"x")
         pinned = engine("pinned", model="m", pin={"model_sha256": "0" * 64})
-        shop = Workshop(tmp_path, engines={"e": engine(), "pinned": pinned}, claim=claim(candidate="pinned", lane="plain"))
+        shop = Workshop(
+            tmp_path, engines={"e": engine(), "pinned": pinned}, claim=claim(candidate="pinned", lane="plain")
+        )
         shop.unfinished()
         said = parity(capsys, "verify", shop.receipts)
-        assert said.lines[2].startswith("  STALE        same: 64 synthetic: pinned: the model: expected SHA-256 000")
+        assert said.lines[2].startswith(
+            "  STALE        same: 64 synthetic: pinned: the model: expected SHA-256 000"
+        )
 
     @pytest.mark.parametrize(("day", "word"), [(30, "PASS"), (31, "STALE")])
     def test_of_a_pin_goes_by_the_day_of_the_measurement(
@@ -272,7 +302,9 @@ class TestVerdicts:
         said = parity(capsys, "verify", shop.receipts)
         assert said.lines[2].split()[0] == word
 
-    def test_of_sessions_are_kept_apart(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def test_of_sessions_are_kept_apart(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
         acted(monkeypatch)
         for rep, session in ((1, "20250101T000000Z-aaaaaa"), (2, "20250102T000000Z-aaaaaa")):
             shop = Workshop(tmp_path, session=session)
@@ -290,11 +322,15 @@ class TestVerdicts:
     ) -> None:
         acted(monkeypatch, says())
         lanes = {"drafts": {"speculative": True}}
-        shop = Workshop(tmp_path, engines={"e": engine(lanes=lanes)}, claim=claim(lane="drafts", minimum_tokens=16))
+        shop = Workshop(
+            tmp_path, engines={"e": engine(lanes=lanes)}, claim=claim(lane="drafts", minimum_tokens=16)
+        )
         for rep in (1, 2):
             shop.conductor().measure(pair(shop.claim, rep), "replay").exact().record()
         said = parity(capsys, "verify", shop.receipts)
-        assert said.lines[2].startswith("  INCOMPLETE   same: a speculative lane needs a natural fixture class as well")
+        assert said.lines[2].startswith(
+            "  INCOMPLETE   same: a speculative lane needs a natural fixture class as well"
+        )
 
 
 class TestNothing:

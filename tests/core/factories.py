@@ -102,7 +102,12 @@ def a_body(
             "engine": claim.candidate if role == "candidate" and not cell.control_of else claim.reference,
             "lane": claim.lane if role == "candidate" and not cell.control_of else claim.other_lane,
             "configuration_digest": digest,
-            "pin": {"local": {"binary_sha256": "b of " + ("reference" if cell.control_of else role), "model_sha256": "m"}},
+            "pin": {
+                "local": {
+                    "binary_sha256": "b of " + ("reference" if cell.control_of else role),
+                    "model_sha256": "m",
+                }
+            },
             "identity": {"build": "b1"},
             "words": words_body(side.words) if spoken else None,
             "clockwork": clockwork_body(side.clockwork) if held else None,

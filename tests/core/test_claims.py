@@ -532,7 +532,9 @@ def test_a_cell_that_no_entry_names_has_no_expectation() -> None:
 
 
 def test_expectations_of_cells_that_are_not_declared_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="verdicts of declared cells only in 'expected', not of depth 77"):
+    with pytest.raises(
+        ConfigurationError, match="verdicts of declared cells only in 'expected', not of depth 77"
+    ):
         a_claim(expected=[entry("FAIL", depth=77)])
 
 

@@ -373,11 +373,8 @@ def test_no_edit_of_one_value_keeps_a_pass_in_silence(path: Path, value: Any) ->
     verdict = judge_claim(CLAIM, [record, *records[1:]], controls(CLAIM), Context(asked(CLAIM)))
     harmless = (
         path in DECIDES_NOTHING
-        or "words" in path[:3]
-        and len(path) > 3
-        and path[3] in UNREAD_WORDS
-        or path[2:3] == ("clockwork",)
-        and path[3:] in UNREAD_CLOCKWORK
+        or ("words" in path[:3] and len(path) > 3 and path[3] in UNREAD_WORDS)
+        or (path[2:3] == ("clockwork",) and path[3:] in UNREAD_CLOCKWORK)
         or path[2:4] == ("clockwork", "engine")
         or path
         in (("cell",), ("claim",), ("code",), ("sides",), ("sides", "candidate"), ("sides", "reference"))

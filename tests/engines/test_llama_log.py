@@ -11,7 +11,10 @@ KV = (
     "0.00.183.001 I llama_kv_cache: size =   90.00 MiB (  2048 cells,  30 layers,  1/1 seqs), "
     "K (f32):   45.00 MiB, V (f32):   45.00 MiB"
 )
-BATCH = ("0.00.180.380 I llama_context: n_batch               = 512", "0.00.180.381 I llama_context: n_ubatch              = 512")
+BATCH = (
+    "0.00.180.380 I llama_context: n_batch               = 512",
+    "0.00.180.381 I llama_context: n_ubatch              = 512",
+)
 SYSTEM = "0.00.010.000 I system_info: n_threads = 1 (n_threads_batch = 1) / 2 | CPU : SSE3 = 1 | REPACK = 1 |"
 WHOLE = (SYSTEM, *BATCH, FLASH, KV)
 
@@ -46,7 +49,9 @@ def test_keys_and_values_have_types_of_their_own() -> None:
 
 
 def test_threads_of_decode_and_of_a_batch() -> None:
-    line = SYSTEM.replace("n_threads = 1", "n_threads = 12").replace("n_threads_batch = 1", "n_threads_batch = 3")
+    line = SYSTEM.replace("n_threads = 1", "n_threads = 12").replace(
+        "n_threads_batch = 1", "n_threads_batch = 3"
+    )
     assert facts_from_log([line]) == {"log.n_threads": "12", "log.n_threads_batch": "3"}
 
 

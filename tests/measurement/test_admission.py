@@ -36,7 +36,13 @@ def refused(shop: Workshop, **more: Any) -> tuple[str, dict[str, Any]]:
     """A pair that is refused before anything starts: its text, and its receipt's body."""
     error, body = shop.unfinished(**more)
     assert shop.nothing_started()
-    assert (body["outcome"], body["lease"], body["scans"], body["prompt"], body["timing"]) == ("refused", None, [], None, None)
+    assert (body["outcome"], body["lease"], body["scans"], body["prompt"], body["timing"]) == (
+        "refused",
+        None,
+        [],
+        None,
+        None,
+    )
     assert [side["phase"] for side in body["sides"].values()] == ["not started", "not started"]
     assert body["reason"] == {"code": error.reason.code, "sentence": error.reason.sentence}
     assert str(error) == f"refused: {error.reason.sentence}"
@@ -56,7 +62,9 @@ class TestContext:
         )
         assert body["reason"]["code"] == "context"
 
-    def test_a_prompt_that_fits_to_the_last_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_prompt_that_fits_to_the_last_token(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         shop = Workshop(tmp_path, claim=claim(depths=[2032], output_tokens=16))
         assert shop.conductor().measure(pair(shop.claim), "replay").exact().record().outcome == "passed"
@@ -64,10 +72,14 @@ class TestContext:
     def test_each_side_has_its_own_context(self, tmp_path: Path) -> None:
         small = engine("small", context=64)
         shop = Workshop(
-            tmp_path, engines={"e": engine(), "small": small}, claim=claim(reference="small", reference_lane="plain")
+            tmp_path,
+            engines={"e": engine(), "small": small},
+            claim=claim(reference="small", reference_lane="plain"),
         )
         text, _ = refused(shop)
-        assert text.startswith("small: 64 prompt tokens and 16 output tokens: expected at most 64 tokens in its context; found 80.")
+        assert text.startswith(
+            "small: 64 prompt tokens and 16 output tokens: expected at most 64 tokens in its context; found 80."
+        )
 
 
 class TestAComparisonThatCannotFail:
@@ -81,7 +93,9 @@ class TestAComparisonThatCannotFail:
         assert body["reason"]["code"] == "refused"
 
     def test_two_names_of_one_engine(self, tmp_path: Path) -> None:
-        shop = Workshop(tmp_path, engines={"e": engine(), "f": engine("f")}, claim=claim(candidate="f", lane="plain"))
+        shop = Workshop(
+            tmp_path, engines={"e": engine(), "f": engine("f")}, claim=claim(candidate="f", lane="plain")
+        )
         text, _ = refused(shop)
         assert "found the same one twice" in text
 
@@ -116,7 +130,9 @@ class TestAComparisonThatCannotFail:
             shop.conductor().measure(pair(shop.claim), "replay").exact().record()
         assert len(seen) == 2
 
-    def test_a_control_is_an_engine_against_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_control_is_an_engine_against_itself(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         speed = claim("speed", kind="parity", metric="decode_tps", margin=0.5, pairs="6", minimum_tokens=15)
         shop = Workshop(tmp_path, claim=speed)
@@ -141,7 +157,9 @@ class TestLanes:
 
     def test_on_either_side(self, tmp_path: Path) -> None:
         shop = Workshop(tmp_path)
-        with pytest.raises(ConfigurationError, match="lane 'plane' of e: expected one of plain, fused; found 'plane'"):
+        with pytest.raises(
+            ConfigurationError, match="lane 'plane' of e: expected one of plain, fused; found 'plane'"
+        ):
             shop.conductor().measure(pair(shop.claim), "replay", lanes=("fused", "plane"))
 
 
@@ -157,7 +175,10 @@ class TestPrompts:
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         text, body = refused(Workshop(tmp_path, claim=claim(fixtures=["file:none.txt"])))
-        assert text == "prompt file none.txt: expected a readable file; found No such file or directory. Correct the path."
+        assert (
+            text
+            == "prompt file none.txt: expected a readable file; found No such file or directory. Correct the path."
+        )
         assert body["reason"]["code"] == "configuration"
 
     def test_stored_ids_that_were_edited(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,13 +201,17 @@ class TestPrompts:
         store = PromptStore(shop.workspace().prompts)
         store.fixture("file:x.txt", 3, "named:bytes-260", tmp_path, lambda text: tuple(text.encode()))
         text, _ = refused(shop)
-        assert text.startswith("prompt file:x.txt at depth 64: expected a source of at least 64 tokens; found 3 tokens.")
+        assert text.startswith(
+            "prompt file:x.txt at depth 64: expected a source of at least 64 tokens; found 3 tokens."
+        )
 
     def test_a_text_that_was_never_tokenised_is_found_too_short_by_the_engine(self, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("abc")
         shop = Workshop(tmp_path, claim=claim(fixtures=["file:x.txt"]))
         error, body = shop.unfinished()
-        assert str(error).startswith("broken: prompt file:x.txt at depth 64: expected a source of at least 64 tokens; found 3")
+        assert str(error).startswith(
+            "broken: prompt file:x.txt at depth 64: expected a source of at least 64 tokens; found 3"
+        )
         assert (body["outcome"], body["reason"]["code"]) == ("broken", "apparatus")
 
 
@@ -198,7 +223,11 @@ class TestCapabilities:
         [
             ({"ids_out": False}, {}, "expected ids in, ids out; found no ids out"),
             ({"ids_in": False}, {}, "expected ids in, ids out; found no ids in"),
-            ({"ids_in": False, "ids_out": False}, {}, "expected ids in, ids out; found no ids in, no ids out"),
+            (
+                {"ids_in": False, "ids_out": False},
+                {},
+                "expected ids in, ids out; found no ids in, no ids out",
+            ),
             (
                 {"ignore_eos": False},
                 {"kind": "parity", "metric": "decode_tps", "margin": 0.5, "pairs": "6"},
@@ -216,10 +245,15 @@ class TestCapabilities:
     ) -> None:
         _can(monkeypatch, replace(self.CAN, **lacks))
         found, body = refused(Workshop(tmp_path, claim=claim(**fields)))
-        assert found == f"e through driver llama-server: {text}. Claim what this driver can do, or use another driver."
+        assert (
+            found
+            == f"e through driver llama-server: {text}. Claim what this driver can do, or use another driver."
+        )
         assert body["reason"]["code"] == "unsupported"
 
-    @pytest.mark.parametrize(("lacks", "fields"), [({"ids_out": False}, {"exactness": "text"}), ({"ignore_eos": False}, {})])
+    @pytest.mark.parametrize(
+        ("lacks", "fields"), [({"ids_out": False}, {"exactness": "text"}), ({"ignore_eos": False}, {})]
+    )
     def test_what_a_claim_does_not_ask_is_not_missed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: dict[str, bool], fields: dict[str, Any]
     ) -> None:
@@ -233,14 +267,21 @@ class TestAdmitted:
     def test_binds_the_claim_as_it_stands(self, tmp_path: Path) -> None:
         shop = Workshop(tmp_path, claim=claim(minimum_tokens=9))
         found = admit(shop.workspace(), {"same": shop.claim}, pair(shop.claim), None)
-        assert (found.claim_digest, found.level, found.minimum_tokens, found.refusal) == (shop.claim.digest, "tokens", 9, None)
+        assert (found.claim_digest, found.level, found.minimum_tokens, found.refusal) == (
+            shop.claim.digest,
+            "tokens",
+            9,
+            None,
+        )
         assert (found.side("candidate")[1], found.side("reference")[1]) == ("fused", "plain")
 
     def test_a_control_binds_its_reference(self, tmp_path: Path) -> None:
         speed = claim("speed", kind="parity", metric="decode_tps", margin=0.5, pairs="6")
         one = admit(Workshop(tmp_path).workspace(), {"speed": speed}, _control(speed), None)
         engines = {"e": engine(context=1024)}
-        other = admit(Workshop(tmp_path, engines=engines).workspace(), {"speed": speed}, _control(speed), None)
+        other = admit(
+            Workshop(tmp_path, engines=engines).workspace(), {"speed": speed}, _control(speed), None
+        )
         assert one.claim_digest != other.claim_digest
         assert one.lanes == {"candidate": "plain", "reference": "plain"}
 

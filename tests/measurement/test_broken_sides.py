@@ -33,7 +33,12 @@ def broken(folder: Path, rep: int = 2, **lane: Any) -> tuple[str, dict[str, Any]
     shop = Workshop(folder, engines={"e": engine(lanes={"bad": lane})}, claim=claim(lane="bad"))
     error, body = shop.unfinished(rep)
     assert engines_alive() == []
-    assert (body["outcome"], body["timing"], body["exactness"], body["divergence"]) == ("broken", None, None, None)
+    assert (body["outcome"], body["timing"], body["exactness"], body["divergence"]) == (
+        "broken",
+        None,
+        None,
+        None,
+    )
     assert read_pair("r", body).outcome == "broken"
     return str(error), body, body["sides"]["candidate"]
 
@@ -62,7 +67,9 @@ class TestACrash:
 
     def test_before_it_is_ready_keeps_the_status_and_the_last_twenty_lines(self, tmp_path: Path) -> None:
         bad = engine("talks", argv=("{python}", "-c", TALKS, "{port}"))
-        shop = Workshop(tmp_path, engines={"e": engine(), "talks": bad}, claim=claim(candidate="talks", lane="plain"))
+        shop = Workshop(
+            tmp_path, engines={"e": engine(), "talks": bad}, claim=claim(candidate="talks", lane="plain")
+        )
         error, body = shop.unfinished(2)
         side = body["sides"]["candidate"]
         assert body["reason"]["code"] == "engine-start-failed-in-ready"
@@ -105,7 +112,9 @@ class TestAProgramThatCannotRun:
         program = tmp_path / "engine"
         program.write_text("no program")
         bad = engine("bad", binary="engine", argv=("{binary}", "{port}"))
-        shop = Workshop(tmp_path, engines={"e": engine(), "bad": bad}, claim=claim(candidate="bad", lane="plain"))
+        shop = Workshop(
+            tmp_path, engines={"e": engine(), "bad": bad}, claim=claim(candidate="bad", lane="plain")
+        )
         error, body = shop.unfinished(2)
         assert str(error) == (
             f"broken: candidate in phase start: engine {program}: expected a program that can be executed; "
@@ -156,7 +165,9 @@ class TestIdentity:
     def test_an_engine_that_serves_another_model_file(self, tmp_path: Path) -> None:
         (tmp_path / "mine.gguf").write_bytes(b"weights")
         named = engine("named", model="mine.gguf", argv=(*EMBEDDED, "--alias", "{model}"))
-        shop = Workshop(tmp_path, engines={"e": engine(), "named": named}, claim=claim(candidate="named", lane="plain"))
+        shop = Workshop(
+            tmp_path, engines={"e": engine(), "named": named}, claim=claim(candidate="named", lane="plain")
+        )
         error, body = shop.unfinished(2)
         assert str(error) == (
             "broken: candidate in phase identity: model of named: expected mine.gguf; found embedded:seed=0. "
@@ -178,7 +189,9 @@ class TestTokenisation:
         def tokenize(self: LlamaServerDriver, text: str) -> tuple[int, ...]:
             calls.append(len(text))
             ids = honest(self, text)
-            return (*ids[:5], 0, *ids[6:]) if len(calls) == 3 else ids  # the store's, r1's reference, its candidate
+            return (
+                (*ids[:5], 0, *ids[6:]) if len(calls) == 3 else ids
+            )  # the store's, r1's reference, its candidate
 
         monkeypatch.setattr(LlamaServerDriver, "tokenize", tokenize)
         error, body = shop.unfinished()
@@ -218,7 +231,9 @@ class TestTokenisation:
         shop.conductor().measure(pair(shop.claim), "replay").exact().record()
         assert [job.expected_ids for job in seen] == [None, None]
 
-    def test_an_engine_that_makes_nothing_of_a_text(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_engine_that_makes_nothing_of_a_text(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "x.txt").write_text("abcdefgh" * 10)
         shop = Workshop(tmp_path, claim=claim(fixtures=["file:x.txt"]))
         monkeypatch.setattr(LlamaServerDriver, "tokenize", lambda self, text: ())
@@ -230,7 +245,9 @@ class TestTokenisation:
         assert list((tmp_path / ".parity" / "prompts").glob("*.json")) == []
 
 
-def test_a_cause_without_a_short_code_is_named_by_its_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cause_without_a_short_code_is_named_by_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = EngineDied("e", expected="life", found="none", mend="Look.")
     shop = Workshop(tmp_path)
     seen: list[SideJob] = []

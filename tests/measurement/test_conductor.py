@@ -119,7 +119,12 @@ class TestARealPair:
             assert sides["candidate"]["configuration_digest"] != sides["reference"]["configuration_digest"]
             for role, lane in (("candidate", "fused"), ("reference", "plain")):
                 side = sides[role]
-                assert (side["engine"], side["lane"], side["phase"], side["ended"]) == ("e", lane, "done", "exit status 0")
+                assert (side["engine"], side["lane"], side["phase"], side["ended"]) == (
+                    "e",
+                    lane,
+                    "done",
+                    "exit status 0",
+                )
                 assert side["warmup"] == {"prompt_tokens": 16, "output_tokens": 1, "cache": False}
                 assert side["identity"]["facts"]["embedded"]["kernels"] == lane
                 assert side["clockwork"]["peak_rss_bytes"] > 1_000_000
@@ -150,7 +155,9 @@ class TestARealPair:
 
 
 class TestOnce:
-    def test_a_pair_is_measured_once_in_a_session(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_pair_is_measured_once_in_a_session(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop, seen = Workshop(tmp_path), list[SideJob]()
         acted(monkeypatch, seen=seen)
         conductor = shop.conductor()
@@ -164,12 +171,16 @@ class TestOnce:
         assert len(seen) == 2
         assert evidence.verify(shop.receipts).lines == 1
 
-    def test_a_pair_that_was_refused_is_spent_as_well(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_pair_that_was_refused_is_spent_as_well(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop, seen = Workshop(tmp_path), list[SideJob]()
         acted(monkeypatch, seen=seen)
         with foreign_engine():
             shop.unfinished()
-        with pytest.raises(ReceiptExists, match="a pair that was not yet measured in this session; found its receipt"):
+        with pytest.raises(
+            ReceiptExists, match="a pair that was not yet measured in this session; found its receipt"
+        ):
             shop.conductor().measure(pair(shop.claim), "replay")
         assert seen == []
 
@@ -186,7 +197,9 @@ class TestOnce:
         assert (body["outcome"], body["reason"]["code"]) == ("broken", "abandoned")
         assert len(seen) == 2
 
-    def test_a_new_session_measures_the_same_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_new_session_measures_the_same_pair(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         for session in (SESSION, "20250102T000000Z-bbbbbb"):
             shop = Workshop(tmp_path, session=session)
@@ -198,7 +211,9 @@ class TestOnce:
         acted(monkeypatch)
         measured = shop.conductor().measure(pair(shop.claim), "replay").exact()
         measured.record()
-        with pytest.raises(ReceiptExists, match="receipt 20250101T000000Z-aaaaaa.same-d64-synthetic-r1: expected a name"):
+        with pytest.raises(
+            ReceiptExists, match="receipt 20250101T000000Z-aaaaaa.same-d64-synthetic-r1: expected a name"
+        ):
             measured.record()
 
 
@@ -284,14 +299,18 @@ class TestWords:
     ) -> None:
         shop = Workshop(tmp_path)
         acted(monkeypatch)
-        receipt = shop.conductor().measure(pair(shop.claim), "replay").abandon("the test ended before record()")
+        receipt = (
+            shop.conductor().measure(pair(shop.claim), "replay").abandon("the test ended before record()")
+        )
         body = body_of(receipt.path)
         assert (body["outcome"], body["timing"]) == ("void", None)
         assert body["reason"] == {"code": "test-ended", "sentence": "the test ended before record()"}
         assert body["sides"]["candidate"]["words"]["predicted"] is None
         assert read_pair("r", body).readings("decode_tps") is None
 
-    def test_fewer_tokens_than_asked_for_are_void(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_fewer_tokens_than_asked_for_are_void(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop = Workshop(tmp_path, claim=claim(minimum_tokens=12))
         acted(monkeypatch)
         measured = shop.conductor().measure(pair(shop.claim), "replay")
@@ -302,9 +321,15 @@ class TestWords:
             "Ask for more output tokens, or use a prompt that does not end at once."
         )
         body = body_of(caught.value.receipt.path)
-        assert (body["outcome"], body["reason"]["code"], body["minimum_tokens"]) == ("void", "nothing-compared", 17)
+        assert (body["outcome"], body["reason"]["code"], body["minimum_tokens"]) == (
+            "void",
+            "nothing-compared",
+            17,
+        )
 
-    def test_a_test_can_only_raise_what_the_claim_asks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_test_can_only_raise_what_the_claim_asks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop = Workshop(tmp_path, claim=claim(minimum_tokens=16))
         acted(monkeypatch, says(IDS[:15]), says(IDS[:15], sent_ns=21_000_000_123, step_ns=1_000_013))
         measured = shop.conductor().measure(pair(shop.claim), "replay")
@@ -333,7 +358,9 @@ class TestWords:
         body = body_of(caught.value.receipt.path)
         assert (body["outcome"], body["reason"]["code"], body["timing"]) == ("void", "timing", None)
         assert body["exactness"] == {"level": "tokens", "tokens": 16, "ids_from": "stream"}
-        assert str(caught.value).startswith("event 2 of the candidate: expected a time at or after 7005000134 ns; found ")
+        assert str(caught.value).startswith(
+            "event 2 of the candidate: expected a time at or after 7005000134 ns; found "
+        )
 
     def test_what_is_raised_survives_pickling(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shop = Workshop(tmp_path)
@@ -376,7 +403,9 @@ class TestTwoRunsThatAreOne:
 
 
 class TestCache:
-    def test_a_prefix_from_a_forbidden_cache_is_void(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_prefix_from_a_forbidden_cache_is_void(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch, candidate=with_words(says(), cached=3))
         error, body = Workshop(tmp_path).unfinished()
         assert str(error) == "void: the candidate took 3 prompt tokens from a cache that was forbidden (T05)"
@@ -397,12 +426,16 @@ class TestCache:
         assert (side["words"]["cached"], side["primed_tokens"]) == (63, 64)
         assert body_of(receipt.path)["sides"]["reference"]["words"]["cached"] == 0
 
-    def test_a_primed_lane_that_reused_nothing_is_void(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_primed_lane_that_reused_nothing_is_void(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lane = {"cached": {"cache": True, "prime": True}}
         acted(monkeypatch, candidate=with_words(says(), cached=0))
         shop = Workshop(tmp_path, engines={"e": engine(lanes=lane)}, claim=claim(lane="cached"))
         error, body = shop.unfinished()
-        assert str(error) == "void: the candidate reused nothing of its cache: the comparison is vacuous (T52)"
+        assert (
+            str(error) == "void: the candidate reused nothing of its cache: the comparison is vacuous (T52)"
+        )
         assert (body["outcome"], body["reason"]["code"]) == ("void", "not-cached")
 
     def test_a_lane_that_may_reuse_and_is_not_primed_need_not(
@@ -415,7 +448,9 @@ class TestCache:
 
 
 class TestForeign:
-    def test_an_engine_beside_us_refuses_the_pair(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_engine_beside_us_refuses_the_pair(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop, seen = Workshop(tmp_path), list[SideJob]()
         acted(monkeypatch, seen=seen)
         with foreign_engine() as other:

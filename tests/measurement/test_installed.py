@@ -64,7 +64,9 @@ class TestFiles:
 
     def test_that_are_folders_are_missing(self, root: Path) -> None:
         (root / "folder").mkdir()
-        with pytest.raises(AdmissionRefused, match="its model folder: expected a file; found none on this machine"):
+        with pytest.raises(
+            AdmissionRefused, match="its model folder: expected a file; found none on this machine"
+        ):
             install(engine(model="folder"), root)
 
     def test_that_are_there_need_no_reason(self, root: Path) -> None:
@@ -192,7 +194,13 @@ class TestWhatThePairSays:
         # The same configuration under two names is no comparison; a pin is no part of a configuration.
         error, body = shop.unfinished()
         assert body["reason"]["code"] == "refused" and "the same one twice" in str(error)
-        shop = Workshop(root, engines=shop.engines, claim=claim(candidate="old"), now=shop.now, session="20250701T000000Z-bbbbbb")
+        shop = Workshop(
+            root,
+            engines=shop.engines,
+            claim=claim(candidate="old"),
+            now=shop.now,
+            session="20250701T000000Z-bbbbbb",
+        )
         receipts = []
         for rep in (1, 2):
             receipts.append(shop.conductor().measure(pair(shop.claim, rep), "replay").exact().record())

@@ -33,10 +33,14 @@ def sentinels(transcript: Transcript) -> set[float]:
     clock = transcript.clockwork
     stamps = [clock.sent_ns, *(event.at_ns for event in clock.events), clock.end_ns]
     distances = {later - earlier for n, earlier in enumerate(stamps) for later in stamps[n + 1 :]}
-    found: set[float] = {*stamps, *distances} | {value for value in clock.engine.values() if isinstance(value, float)}
+    found: set[float] = {*stamps, *distances} | {
+        value for value in clock.engine.values() if isinstance(value, float)
+    }
     found |= {distance / scale for distance in distances for scale in (1e3, 1e6, 1e9)}
     timing = derive(Exact("tokens", 1, clock, clock, transcript.words, transcript.words)).candidate
-    found |= {value for name in ("decode_tps", "prefill_tps", "ttft_s", "wall_s") if (value := timing.value(name))}
+    found |= {
+        value for name in ("decode_tps", "prefill_tps", "ttft_s", "wall_s") if (value := timing.value(name))
+    }
     found |= {value for value in (timing.engine_decode_n, timing.engine_decode_n1) if value is not None}
     # Small whole numbers are counts of tokens as well; a time in nanoseconds is none.
     return {value for value in found if not (float(value).is_integer() and abs(value) < 10_000)}
@@ -91,10 +95,14 @@ def reachable(*roots: object) -> set[type]:
 
 
 @pytest.fixture(scope="module")
-def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workshop, Diverged, MeasuredPair, list[Transcript]]:
+def diverged(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Workshop, Diverged, MeasuredPair, list[Transcript]]:
     """A real pair that diverged at the fifth token, and what was on the wire."""
     lane = {"wrong": {"argv": ("--fault", "diverge-at=5")}}
-    shop = Workshop(tmp_path_factory.mktemp("diverged"), engines={"e": engine(lanes=lane)}, claim=claim(lane="wrong"))
+    shop = Workshop(
+        tmp_path_factory.mktemp("diverged"), engines={"e": engine(lanes=lane)}, claim=claim(lane="wrong")
+    )
     wire: list[Transcript] = []
     answer = LlamaServerDriver.generate
 
@@ -121,7 +129,9 @@ class TestARealDivergence:
         assert error.divergence.position == 5
         assert (error.divergence.candidate_id, error.divergence.reference_id) == (candidate[5], reference[5])
         first, *rest = str(error).splitlines()
-        assert first == f"first difference at output token 5: candidate {candidate[5]}, reference {reference[5]}"
+        assert (
+            first == f"first difference at output token 5: candidate {candidate[5]}, reference {reference[5]}"
+        )
         assert rest[-3:] == [
             "  No timing exists: a rate over different tokens measures two different computations.",
             f"  receipt: {error.receipt.name}",
@@ -148,7 +158,9 @@ class TestARealDivergence:
         for side in body_of(error.receipt.path)["sides"].values():
             assert (side["clockwork"], "log_tail" in side) == (None, False)
 
-    def test_and_the_look_for_them_finds_them_where_they_are(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_and_the_look_for_them_finds_them_where_they_are(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The same look at a pair that passed finds times: it isn't blind."""
         shop = Workshop(tmp_path)
         ours, theirs = says(), says(sent_ns=21_000_000_123, step_ns=1_000_013)
@@ -180,7 +192,9 @@ class TestARealDivergence:
             measured.exact()
         with pytest.raises(AssertionError, match=r"record\(\) before exact\(\)"):
             measured.record()
-        with pytest.raises(AssertionError, match="this pair's receipt is written: there is nothing more to record"):
+        with pytest.raises(
+            AssertionError, match="this pair's receipt is written: there is nothing more to record"
+        ):
             measured.abandon("the test ended before record()")
         assert not hasattr(measured, "timing")
 
@@ -207,7 +221,12 @@ def two_sides(draw: st.DrawFn) -> tuple[Transcript, Transcript]:
     start = draw(st.integers(10**12, 10**13))
     ours = says(left, sent_ns=start, step_ns=2 * draw(steps), predicted=len(left))
     theirs = says(right, sent_ns=start + 10**11 + 7, step_ns=2 * draw(steps) + 1, predicted=len(right))
-    ours = replace(ours, clockwork=replace(ours.clockwork, engine={"predicted_n": 9, "predicted_ms": draw(st.floats(1.0, 1e6)) + 0.123}))
+    ours = replace(
+        ours,
+        clockwork=replace(
+            ours.clockwork, engine={"predicted_n": 9, "predicted_ms": draw(st.floats(1.0, 1e6)) + 0.123}
+        ),
+    )
     return ours, with_words(theirs, **words)
 
 
@@ -251,7 +270,9 @@ def test_a_void_pair_whose_words_differ_holds_none_either(
     assert leaks(body, ours, theirs) == []
 
 
-def test_a_void_pair_whose_words_are_equal_keeps_its_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_void_pair_whose_words_are_equal_keeps_its_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = says(), says(sent_ns=21_000_000_123, step_ns=1_000_013)
     acted(monkeypatch, ours, theirs, pids=(1, 1))
     shop = Workshop(tmp_path)

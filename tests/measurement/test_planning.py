@@ -53,9 +53,14 @@ class TestEstimate:
         engines = {"e": engine(estimate=GUESS), "f": engine("f")}
         speed = claim("speed", kind="parity", metric="decode_tps", margin=0.5, pairs="6", candidate="f")
         found = seconds_of(Workshop(tmp_path, engines=engines, claim=speed))
-        assert {cell.claim: seconds for cell, seconds in found.items()} == {"control-e-plain": 2 * (2.0 + 0.8 + 1.6), "speed": None}
+        assert {cell.claim: seconds for cell, seconds in found.items()} == {
+            "control-e-plain": 2 * (2.0 + 0.8 + 1.6),
+            "speed": None,
+        }
 
-    def test_stops_at_a_broken_line_and_never_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_stops_at_a_broken_line_and_never_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         shop = Workshop(tmp_path)
         shop.conductor().measure(pair(shop.claim), "replay").exact().record()
@@ -67,7 +72,9 @@ class TestEstimate:
 
 
 class TestAttempts:
-    def test_count_sessions_in_which_a_timing_was_derived(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_count_sessions_in_which_a_timing_was_derived(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         for number in (1, 2, 3):
             shop = Workshop(tmp_path, session=f"2025010{number}T000000Z-aaaaaa")
@@ -83,7 +90,9 @@ class TestAttempts:
         shop.conductor().measure(pair(shop.claim), "replay").exact().record()
         assert list(attempts(shop.workspace(), plan_of(shop)).values()) == [1]
 
-    def test_start_anew_with_another_engine_or_claim(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_start_anew_with_another_engine_or_claim(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         shops = [
             Workshop(tmp_path, session="20250101T000000Z-aaaaaa"),

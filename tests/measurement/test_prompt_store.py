@@ -50,7 +50,9 @@ class TestOwnTexts:
         assert (TEXTS / name).read_text(encoding="utf-8").strip()
 
     @pytest.mark.parametrize("fixture", OWN)
-    def test_give_8192_tokens_without_any_other_text(self, store: PromptStore, tmp_path: Path, fixture: str) -> None:
+    def test_give_8192_tokens_without_any_other_text(
+        self, store: PromptStore, tmp_path: Path, fixture: str
+    ) -> None:
         tokenise = Tokeniser()
         prompt = store.fixture(fixture, 8192, "v", tmp_path, tokenise)
         assert prompt.depth == 8192
@@ -84,7 +86,9 @@ class TestOwnTexts:
         source = source_of("natural-code", 8193, tmp_path)
         assert source is not None and source.text is not None
         own = (TEXTS / "code.txt").read_text(encoding="utf-8")
-        assert source.text.removeprefix(own + "\n").startswith(Path(hashlib.__file__).with_name("__future__.py").read_text())
+        assert source.text.removeprefix(own + "\n").startswith(
+            Path(hashlib.__file__).with_name("__future__.py").read_text()
+        )
         assert len(source.text) > 500_000
 
     def test_are_cut_to_the_very_depth(self, store: PromptStore, tmp_path: Path) -> None:
@@ -155,9 +159,7 @@ class TestTheStore:
             lambda body: body["ids"],
         ],
     )
-    def test_refuses_a_file_that_was_edited(
-        self, store: PromptStore, tmp_path: Path, damage: object
-    ) -> None:
+    def test_refuses_a_file_that_was_edited(self, store: PromptStore, tmp_path: Path, damage: object) -> None:
         (tmp_path / "x.txt").write_text("abc")
         store.fixture("file:x.txt", 3, "v", tmp_path, Tokeniser())
         (file,) = store.folder.iterdir()
@@ -193,7 +195,9 @@ class TestTheStore:
 
 
 class TestUserFiles:
-    def test_text_is_tokenised_and_ids_are_taken_as_they_are(self, store: PromptStore, tmp_path: Path) -> None:
+    def test_text_is_tokenised_and_ids_are_taken_as_they_are(
+        self, store: PromptStore, tmp_path: Path
+    ) -> None:
         (tmp_path / "p").mkdir()
         (tmp_path / "p" / "x.txt").write_text("häuser")
         (tmp_path / "p" / "x.json").write_text("[0, 5, 70000, 5]")
@@ -221,7 +225,9 @@ class TestUserFiles:
 
     def test_an_empty_text_fills_no_depth(self, store: PromptStore, tmp_path: Path) -> None:
         (tmp_path / "x.txt").write_text("")
-        with pytest.raises(ConfigurationError, match="expected a source of at least 1 tokens; found 0 tokens"):
+        with pytest.raises(
+            ConfigurationError, match="expected a source of at least 1 tokens; found 0 tokens"
+        ):
             store.fixture("file:x.txt", 1, "v", tmp_path, Tokeniser())
 
     @pytest.mark.parametrize("depth", [0, -1])

@@ -80,7 +80,9 @@ def test_a_session_that_is_killed_in_the_middle_of_a_side(tmp_path: Path) -> Non
         assert not lease_is_free(tmp_path)
         child.send_signal(signal.SIGKILL)
         child.wait()
-        wait_for(lambda: not engines_alive() and lease_is_free(tmp_path), "the engine's end and a free lease", 5.0)
+        wait_for(
+            lambda: not engines_alive() and lease_is_free(tmp_path), "the engine's end and a free lease", 5.0
+        )
     found = recover(later.workspace())
     assert found.pairs == (f"same-d64-synthetic-r2 of session {SESSION}",)
     assert (found.logged, found.unreadable) == ((), ())
@@ -95,10 +97,17 @@ def test_a_session_that_is_killed_in_the_middle_of_a_side(tmp_path: Path) -> Non
     assert (record.outcome, record.rep, record.claim) == ("broken", 2, "same")
     assert evidence.verify(later.receipts).whole
     subject = Entry.read((later.receipts / "log.jsonl").read_bytes(), 1).subject
-    assert (subject["outcome"], subject["claim"], subject["session"], subject["seconds"]) == ("broken", "same", SESSION, None)
+    assert (subject["outcome"], subject["claim"], subject["session"], subject["seconds"]) == (
+        "broken",
+        "same",
+        SESSION,
+        None,
+    )
     # Once is enough, and the pair stays spent.
     assert recover(later.workspace()).pairs == ()
-    with pytest.raises(ReceiptExists, match="expected a pair that was not yet measured in this session; found its receipt"):
+    with pytest.raises(
+        ReceiptExists, match="expected a pair that was not yet measured in this session; found its receipt"
+    ):
         shop_of(tmp_path, SESSION).conductor().measure(pair(later.claim, 2), "replay")
 
 
@@ -116,7 +125,9 @@ class TestWhoseIntent:
         _intent(shop, monkeypatch)
         assert recover(shop.workspace()).pairs == ()
 
-    def test_one_of_a_session_that_lives_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_of_a_session_that_lives_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop = Workshop(tmp_path)
         _intent(shop, monkeypatch)
         later = Workshop(tmp_path, session=LATER).workspace()
@@ -124,7 +135,9 @@ class TestWhoseIntent:
             assert recover(later).pairs == ()
         assert recover(later).pairs == (f"same-d64-synthetic-r1 of session {SESSION}",)
 
-    def test_one_of_a_pair_that_is_still_held_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_of_a_pair_that_is_still_held_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Whoever measures without pytest is alive as long as the pair is to be recorded."""
         acted(monkeypatch)
         shop = Workshop(tmp_path)
@@ -132,16 +145,22 @@ class TestWhoseIntent:
         assert recover(Workshop(tmp_path, session=LATER).workspace()).pairs == ()
         assert measured.record().outcome == "passed"
 
-    def test_one_whose_session_is_gone_is_closed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_whose_session_is_gone_is_closed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         _intent(Workshop(tmp_path), monkeypatch)
         later = Workshop(tmp_path, session=LATER)
         assert recover(later.workspace()).pairs == (f"same-d64-synthetic-r1 of session {SESSION}",)
         assert [body["outcome"] for body in bodies(later.receipts).values()] == ["broken"]
 
-    def test_a_session_that_ended_leaves_no_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_session_that_ended_leaves_no_lock(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         shop = Workshop(tmp_path)
         _intent(shop, monkeypatch)
-        assert [path.name for path in (shop.receipts / "intents").iterdir()] == [f"{SESSION}.same-d64-synthetic-r1.json"]
+        assert [path.name for path in (shop.receipts / "intents").iterdir()] == [
+            f"{SESSION}.same-d64-synthetic-r1.json"
+        ]
 
     @pytest.mark.parametrize("content", [b"", b"[]\n", b"{}\n", b'{"session":"x"}\n', b"\xff"])
     def test_one_that_cannot_be_read_is_named_and_kept(
@@ -164,7 +183,9 @@ class TestWhoseIntent:
 
 
 class TestReceiptsOutsideTheLog:
-    def test_are_chained_when_the_next_session_starts(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_chained_when_the_next_session_starts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         acted(monkeypatch)
         shop = Workshop(tmp_path)
         receipt = shop.conductor().measure(pair(shop.claim), "replay").exact().record()

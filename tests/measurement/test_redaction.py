@@ -16,7 +16,16 @@ from pytest_parity.measurement.redact import Redactor
 
 SECRET = "hunter2-of-the-environment"
 ARGV_SECRET = "sk-hunter3-of-the-command-line"
-NAMES = ("OPENAI_API_KEY", "HF_TOKEN", "MY_SECRET", "DB_PASSWORD", "PASSWD", "AWS_CREDENTIALS", "X_AUTH", "api_key")
+NAMES = (
+    "OPENAI_API_KEY",
+    "HF_TOKEN",
+    "MY_SECRET",
+    "DB_PASSWORD",
+    "PASSWD",
+    "AWS_CREDENTIALS",
+    "X_AUTH",
+    "api_key",
+)
 PACKAGE = Path(pytest_parity.__file__).parent
 
 SHOUTS = (
@@ -57,7 +66,9 @@ def leaks(shop: Workshop) -> list[str]:
     for path in evidence_files(shop):
         text = path.read_text(encoding="utf-8")
         read += len(text)
-        found += [f"{what} in {path.name}" for what, needle in places.items() if len(needle) > 1 and needle in text]
+        found += [
+            f"{what} in {path.name}" for what, needle in places.items() if len(needle) > 1 and needle in text
+        ]
     assert read > 2000, "nothing was looked at"
     return found
 
@@ -68,7 +79,9 @@ def body(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = tmp_path_factory.mktemp("secrets")
     (root / "model.gguf").write_bytes(b"weights")
     lane = {"keyed": {"argv": ("--alias", f"{SECRET}-1", "--kernels", "fused")}}
-    shop = Workshop(root, engines={"e": engine(lanes=lane)}, claim=claim(lane="keyed", fixtures=["natural-prose"]))
+    shop = Workshop(
+        root, engines={"e": engine(lanes=lane)}, claim=claim(lane="keyed", fixtures=["natural-prose"])
+    )
     with pytest.MonkeyPatch.context() as patch:
         for number, name in enumerate(NAMES):
             patch.setenv(name, f"{SECRET}-{number}")
@@ -105,7 +118,9 @@ class TestABrokenPair:
     def shop(self, root: Path, **fields: Any) -> Workshop:
         """A claim whose candidate is another engine."""
         return Workshop(
-            root, engines={"e": engine(), "x": engine("x", **fields)}, claim=claim(candidate="x", lane="plain")
+            root,
+            engines={"e": engine(), "x": engine("x", **fields)},
+            claim=claim(candidate="x", lane="plain"),
         )
 
     def test_the_last_lines_of_a_log(self, tmp_path: Path) -> None:
@@ -129,14 +144,19 @@ class TestABrokenPair:
         ],
     )
     def test_a_key_on_the_command_line(self, tmp_path: Path, words: tuple[str, ...]) -> None:
-        shop = self.shop(tmp_path, argv=("{python}", "-c", "import sys; raise SystemExit(' '.join(sys.argv))", "{port}", *words))
+        shop = self.shop(
+            tmp_path,
+            argv=("{python}", "-c", "import sys; raise SystemExit(' '.join(sys.argv))", "{port}", *words),
+        )
         _, body = shop.unfinished(2)
         side = body["sides"]["candidate"]
         assert words[0].partition("=")[0] in str(side["argv"])
         assert "[redacted]" in str(side["argv"]) and "[redacted]" in side["log_tail"][0]
         assert leaks(shop) == []
 
-    @pytest.mark.parametrize("environment", [{"API_KEY": ARGV_SECRET}, {"PROXY": f"http://me:{ARGV_SECRET}@host"}])
+    @pytest.mark.parametrize(
+        "environment", [{"API_KEY": ARGV_SECRET}, {"PROXY": f"http://me:{ARGV_SECRET}@host"}]
+    )
     def test_a_secret_that_is_declared_is_refused_and_not_published_in_the_refusal(
         self, tmp_path: Path, environment: dict[str, str]
     ) -> None:
@@ -160,7 +180,10 @@ class TestABrokenPair:
         (outside / "prog").chmod(0o755)
         (outside / "m.gguf").write_bytes(b"weights")
         shop = self.shop(
-            root, binary=str(outside / "prog"), model=str(outside / "m.gguf"), argv=("{binary}", "{port}", "{model}")
+            root,
+            binary=str(outside / "prog"),
+            model=str(outside / "m.gguf"),
+            argv=("{binary}", "{port}", "{model}"),
         )
         _, body = shop.unfinished(2)
         side = body["sides"]["candidate"]
@@ -174,7 +197,12 @@ class TestABrokenPair:
         with foreign_engine():
             _, body = shop.unfinished()
         assert body["outcome"] == "refused"
-        assert body["sides"]["candidate"]["configuration"]["argv"][-4:] == ["--api-key", "[redacted]", "--model", "{root}/m"]
+        assert body["sides"]["candidate"]["configuration"]["argv"][-4:] == [
+            "--api-key",
+            "[redacted]",
+            "--model",
+            "{root}/m",
+        ]
         assert leaks(shop) == []
 
     def test_what_somebody_else_runs(self, tmp_path: Path) -> None:

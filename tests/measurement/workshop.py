@@ -188,7 +188,13 @@ def says(
     spoken: dict[str, Any] = {"text": "".join(map(chr, ids)), "stop": "limit", "cached": 0, **words}
     return Transcript(
         Words(64, tuple(ids), **spoken),
-        Clockwork(sent_ns, events, events[-1].at_ns + 77_003, {"predicted_n": len(ids), "predicted_ms": 15.6251}, 4_194_304),
+        Clockwork(
+            sent_ns,
+            events,
+            events[-1].at_ns + 77_003,
+            {"predicted_n": len(ids), "predicted_ms": 15.6251},
+            4_194_304,
+        ),
     )
 
 
@@ -210,7 +216,9 @@ def acted(
             seen.append(job)
         if isinstance(part, BaseException):
             raise part
-        return SideRun(job, phase="done", facts={"pid": pid, "ended": "exit status 0"}, transcript=part, pid=pid)
+        return SideRun(
+            job, phase="done", facts={"pid": pid, "ended": "exit status 0"}, transcript=part, pid=pid
+        )
 
     monkeypatch.setattr(conduct, "run_side", play)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from project import Project, Ran, exact_claim
 
-TESTS = '''
+TESTS = """
 import pytest
 
 def own(claim):
@@ -91,7 +91,7 @@ def test_records_twice(parity):
     pair = parity.measure().exact()
     pair.record()
     pair.record()
-'''
+"""
 NAMES = [line.split('"')[1] for line in TESTS.splitlines() if line.startswith("@own(")]
 WRONG = ("swallows", "diverged-assert")
 

@@ -48,7 +48,7 @@ MORE_ARGV = {
     "slow-first": ["--position", "{position}"],
     "ready-early": ["--load-seconds", "0.5"],
 }
-MUTANTS = {name: ("", PROSE, "diverged", "first difference at output token ") for name in MUTANT_NAMES}
+MUTANTS = dict.fromkeys(MUTANT_NAMES, ("", PROSE, "diverged", "first difference at output token "))
 ALL = {**FAULTS, **MUTANTS}
 WORDS = {"diverged": "FAIL", "broken": "INCOMPLETE", "void": "INCOMPLETE", "passed": "INCOMPLETE"}
 

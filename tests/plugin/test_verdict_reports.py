@@ -108,7 +108,7 @@ def test_controls_run_before_the_cell_that_uses_them_and_claims_come_last(done: 
 
 def test_the_reasons_are_told(done: tuple[Project, Ran]) -> None:
     _, ran = done
-    assert "skipped" == ran.of("wrong-d64-synthetic-r2").word
+    assert ran.of("wrong-d64-synthetic-r2").word == "skipped"
     assert "diverged at r1" in ran.of("wrong-d64-synthetic-r2").text
     assert ran.of("wrong-d64-synthetic-r1").text.startswith("first difference at output token 5: candidate ")
     assert ran.claim("wrong").text.startswith("FAIL: 64 synthetic: diverged at r1: token 5 is ")
