@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST = 420
 LONGER = {"pytest_parity/core/diagnostics.py": 500, "pytest_parity/core/stats.py": 480}
 """Modules that still wait to be split: they may shrink, and never grow."""
-UNFINISHED = re.compile(r"\b(?:TO" "DO|FIX" "ME|X" "XX)\b")  # in pieces, so that this line is not found
+UNFINISHED = re.compile(r"\b(?:T[O]DO|F[I]XME|X[X]X)\b")  # bracketed, so that this line is not found
 HOMES = re.compile(r"(?<![\w.{/-])/(?:home|Users|root)/[\w.-]+")
 EXAMPLE_HOMES = ("/home/user", "/home/me", "/home/you")
 
