@@ -1,6 +1,6 @@
 """Every row of the register, one item a pair."""
 
-from pytest_parity.handle import ParityHandle
+from pytest_parity import ParityHandle
 
 
 def test_cell(parity: ParityHandle) -> None:
