@@ -362,4 +362,6 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The verdicts, what was not asked, and where the receipts are."""
-        terminal.summary(terminalreporter, self)
+        if not self.is_worker:
+            found = terminal.Findings(self.deselected, self.recovered, self.evidence_error, self.verdicts)
+            terminal.summary(terminalreporter, self.session, found)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_parity.stash import CONTROLLER, HANDLE
+
 if TYPE_CHECKING:
     from pytest_parity.handle import ParityHandle
 
-__all__ = ["HANDLE", "candidate", "lease", "parity", "reference"]
-
-HANDLE: pytest.StashKey[ParityHandle] = pytest.StashKey()
+__all__ = ["candidate", "lease", "parity", "reference"]
 
 
 @pytest.fixture
@@ -23,7 +23,6 @@ def parity(request: pytest.FixtureRequest) -> Iterator[ParityHandle]:
     ``record()``.
     """
     from pytest_parity.handle import ParityHandle
-    from pytest_parity.plugin import CONTROLLER
 
     handle = ParityHandle(request.config.stash[CONTROLLER], request.node, getattr(request, "param", None))
     request.node.stash[HANDLE] = handle

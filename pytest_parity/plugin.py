@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_parity import options
-from pytest_parity.fixtures import HANDLE, candidate, lease, parity, reference
+from pytest_parity.fixtures import candidate, lease, parity, reference
+from pytest_parity.stash import CONTROLLER, HANDLE
 
 if TYPE_CHECKING:
     from pytest_parity.control import Controller
 
 __all__ = ["candidate", "lease", "parity", "reference"]
-
-CONTROLLER: pytest.StashKey[Controller] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

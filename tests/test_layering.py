@@ -27,6 +27,7 @@ GLUE = frozenset(
         "reporting",
         "scheduling",
         "session",
+        "stash",
     }
 )
 ADAPTERS = frozenset({"engines", "apparatus", "evidence"})

@@ -14,4 +14,4 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Parity'"):
-        _ = pytest_parity.Parity  # type: ignore[attr-defined]
+        _ = pytest_parity.Parity

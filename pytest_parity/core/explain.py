@@ -35,7 +35,7 @@ def divergence_text(replay: str, divergence: Divergence, receipt: str) -> str:
         f"  reference text: {_around(d.reference_text, at)}",
         f"  candidate text: {_around(d.candidate_text, at)}",
         f"  lengths and ends: reference {_told(d.reference_tokens)} ({_told(d.reference_stop)}), "
-         f"candidate {_told(d.candidate_tokens)} ({_told(d.candidate_stop)})",
+        f"candidate {_told(d.candidate_tokens)} ({_told(d.candidate_stop)})",
         "  No timing exists: a rate over different tokens measures two different computations.",
         f"  receipt: {receipt}",
         f"  replay:  {replay}",

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from pytest_parity.core.explain import claim_lines, plan_lines
 from pytest_parity.core.plan import SessionPlan
+from pytest_parity.core.verdicts import ClaimVerdict
+from pytest_parity.errors import ParityError
 from pytest_parity.measurement.planning import attempts
 from pytest_parity.session import ParitySession
 
-if TYPE_CHECKING:
-    from pytest_parity.control import Controller
+__all__ = ["Findings", "header", "plan", "summary"]
 
-__all__ = ["header", "plan", "summary"]
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a run found. ``deselected``: parity items that nobody asked for. ``recovered``: pairs that a dead
+    session had left open. ``evidence_error``: why there is no verdict."""
+
+    deselected: int
+    recovered: tuple[str, ...]
+    evidence_error: ParityError | None
+    verdicts: tuple[ClaimVerdict, ...]
 
 
 def plan(session: ParitySession) -> list[str]:
@@ -23,29 +34,26 @@ def plan(session: ParitySession) -> list[str]:
 
 def header(session: ParitySession) -> list[str]:
     """The plan as header lines."""
-    return [f"parity: session {session.id}", *(f"  {line}" for line in plan(session))]
+    return [f"parity: session {session.id}", *plan(session)]
 
 
-def summary(reporter: Any, controller: Controller) -> None:
+def summary(reporter: Any, session: ParitySession, found: Findings) -> None:
     """Verdicts, non-PASS first; then what was not asked, what was recovered, where the receipts are."""
-    session = controller.session
-    if controller.is_worker:
-        return
-    if controller.deselected:
+    if found.deselected:
         reporter.write_line(
-            f"parity: {controller.deselected} parity items deselected; run them with -m parity "
+            f"parity: {found.deselected} parity items deselected; run them with -m parity "
             "(they take the accelerator's lease)"
         )
-    for pair in controller.recovered:
+    for pair in found.recovered:
         reporter.write_line(f"parity: broken pair found, receipted and not measured again: {pair}")
-    if controller.evidence_error is not None:
-        reporter.write_line(f"parity: no verdict: {controller.evidence_error}", red=True)
-    if not controller.verdicts:
+    if found.evidence_error is not None:
+        reporter.write_line(f"parity: no verdict: {found.evidence_error}", red=True)
+    if not found.verdicts:
         return
-    verbose = controller.config.get_verbosity() > 0
+    verbose = session.config.get_verbosity() > 0
     reporter.section("parity: verdicts", sep="=")
     tries = attempts(session.workspace, session.plan)
-    ordered = sorted(controller.verdicts, key=lambda v: (v.held, v.word == "PASS"))
+    ordered = sorted(found.verdicts, key=lambda v: (v.held, v.word == "PASS"))
     for verdict in ordered:
         first, *rest = claim_lines(verdict, tries, verbose=verbose)
         reporter.write_line(
