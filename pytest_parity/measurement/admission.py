@@ -13,7 +13,7 @@ from pytest_parity.core.plan import PairPlan, control_key
 from pytest_parity.core.prompts import check_budget
 from pytest_parity.core.receipts import Reason
 from pytest_parity.engines.description import EngineDescription
-from pytest_parity.engines.llama_server import LlamaServerDriver
+from pytest_parity.engines.drivers import capabilities
 from pytest_parity.errors import (
     AdmissionRefused,
     ConfigurationError,
@@ -151,7 +151,7 @@ def _check_lane(engine: EngineDescription, lane: str) -> None:
 
 
 def _check_capabilities(engine: EngineDescription, pair: Admitted) -> None:
-    can = LlamaServerDriver("http://127.0.0.1:9").capabilities()
+    can = capabilities(engine.driver)
     wanted = [("ids in", can.ids_in)]
     if pair.level == "tokens":
         wanted.append(("ids out", can.ids_out))

@@ -13,8 +13,8 @@ from pytest_parity.core.prompts import PromptFixture
 from pytest_parity.core.receipts import clockwork_body, words_body
 from pytest_parity.core.transcript import Transcript
 from pytest_parity.engines.driver import Driver, Identity, Progress, Request
+from pytest_parity.engines.drivers import connect
 from pytest_parity.engines.llama_log import facts_from_log
-from pytest_parity.engines.llama_server import LlamaServerDriver
 from pytest_parity.engines.ports import assert_owned, free_port
 from pytest_parity.engines.process import EngineProcess, LaunchSpec, scrubbed_environment
 from pytest_parity.errors import EngineDied, IdentityMismatch, ParityError, SettingsIgnored
@@ -141,7 +141,7 @@ class _Started:
             "port": port,
         }
         self._port = port
-        self.driver: Driver = LlamaServerDriver(f"http://127.0.0.1:{port}")
+        self.driver: Driver = connect(description.driver, f"http://127.0.0.1:{port}")
         run.facts["driver"] = self.driver.name
         run.facts["boundary"] = self.driver.boundary
         self.process = EngineProcess.start(

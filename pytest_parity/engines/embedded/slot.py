@@ -130,7 +130,8 @@ class Slot:
         room = self._options.context - len(request.prompt)
         truncated = not 0 <= request.n_predict <= room
         limit = room if truncated else request.n_predict
-        return max(0, limit - self._faults.stop_early), truncated
+        # Never none: an engine that writes nothing is not ready, and no fault of stopping early.
+        return max(min(1, limit), limit - self._faults.stop_early), truncated
 
     def _rounds(
         self,
