@@ -263,7 +263,7 @@ class Controller:
 
     def _second_look_idle(self, pair: PairPlan) -> bool:
         claim = self.session.register.claims.get(pair.cell.claim)
-        if claim is None or self.session.filter.other_plan or pair.rep <= pair.cell.first_look:
+        if claim is None or self.session.filter.other_plan(pair.cell) or pair.rep <= pair.cell.first_look:
             return False
         try:
             first = self._records_of(pair, range(1, pair.cell.first_look + 1))

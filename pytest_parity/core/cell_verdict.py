@@ -30,13 +30,13 @@ class ControlResult:
 class Context:
     """What a verdict needs beside the records.
 
-    ``asked``: reps asked for, by cell. ``other_plan``: another number of pairs than declared was asked for.
+    ``asked``: reps asked for, by cell. ``other_plan``: cells of which another plan was asked for.
     ``speculative``: the lane drafts. ``stale``: why the evidence is too old, or ``None``.
     ``lease_lost``: cells unmeasured only for want of the lease.
     """
 
     asked: Mapping[Cell, frozenset[int]]
-    other_plan: bool = False
+    other_plan: frozenset[Cell] = frozenset()
     speculative: bool = False
     stale: str | None = None
     lease_lost: frozenset[Cell] = frozenset()

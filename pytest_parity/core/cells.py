@@ -51,7 +51,7 @@ def _judge_asked(
     if early is not None:
         return early
     cell = blank.cell
-    if context.other_plan or reps != frozenset(range(1, cell.pairs + 1)):
+    if cell in context.other_plan or reps != frozenset(range(1, cell.pairs + 1)):
         full = {r.rep for r in records if r.outcome == "passed"} >= reps
         return replace(
             blank,
@@ -110,7 +110,7 @@ def _without_numbers(
     present = {r.rep for r in records}
     if len(present) != len(records) or len({r.session for r in records}) > 1:
         return replace(blank, word="INCOMPLETE", sentence="pairs of several sessions are never put together")
-    may_stop = claim.kind in ("parity", "at-least") and not context.other_plan
+    may_stop = claim.kind in ("parity", "at-least") and blank.cell not in context.other_plan
     needed = reps & frozenset(range(1, blank.cell.first_look + 1)) if may_stop else reps
     missing = sorted(needed - present)
     if missing or not records:

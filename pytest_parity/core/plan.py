@@ -80,10 +80,9 @@ class Filter:
     reps: int | None = None
     pairs: str | None = None
 
-    @property
-    def other_plan(self) -> bool:
-        """Is another number of pairs asked for than declared? Then the run is diagnostic."""
-        return self.reps is not None or self.pairs is not None
+    def other_plan(self, cell: Cell) -> bool:
+        """Is another plan asked for than ``cell`` declares? Then the cell is diagnostic."""
+        return self.reps not in {None, cell.pairs} or self.pairs not in {None, cell.plan}
 
     def admits(self, cell: Cell) -> bool:
         """Is ``cell`` asked for?"""
@@ -163,7 +162,7 @@ def make_plan(
         if not cells:
             missing.append((claim.name, "no cell in the filter"))
         asked.extend((claim, cell) for cell in cells)
-    controls = _controls(asked) if not only.other_plan else {}
+    controls = _controls((claim, cell) for claim, cell in asked if not only.other_plan(cell))
     pairs: list[PairPlan] = []
     planned: set[str] = set()
     for claim, cell in asked:

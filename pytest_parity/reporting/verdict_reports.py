@@ -56,7 +56,7 @@ def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
         engine = session.configuration.engines[claim.candidate]
         context = Context(
             asked={cell: frozenset(reps) for cell, reps in asked.items()},
-            other_plan=session.filter.other_plan,
+            other_plan=frozenset(filter(session.filter.other_plan, asked)),
             speculative=engine.lanes[claim.lane].speculative,
             stale=_stale(claim, session),
             lease_lost=lost,

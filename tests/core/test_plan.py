@@ -161,10 +161,16 @@ def test_claims_that_no_speed_decides_need_no_control(fields: dict[str, str]) ->
     assert controls_of(make_plan([a_claim(**fields)], EVERYTHING)) == []
 
 
-@pytest.mark.parametrize("only", [Filter(reps=2), Filter(reps=6), Filter(pairs="5")])
+@pytest.mark.parametrize("only", [Filter(reps=2), Filter(reps=7), Filter(pairs="5")])
 def test_another_number_of_pairs_plans_no_control(only: Filter) -> None:
-    assert only.other_plan
+    assert only.other_plan(declared_cells(a_claim())[0])
     assert controls_of(make_plan([a_claim()], only)) == []
+
+
+@pytest.mark.parametrize("only", [Filter(reps=6), Filter(pairs="6"), Filter()])
+def test_the_declared_plan_asked_for_by_name_is_no_other_plan(only: Filter) -> None:
+    assert not only.other_plan(declared_cells(a_claim())[0])
+    assert len(controls_of(make_plan([a_claim()], only))) == 1
 
 
 def test_a_control_and_its_cells_are_one_group_and_exact_cells_are_their_own() -> None:

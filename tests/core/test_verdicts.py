@@ -496,8 +496,9 @@ def test_another_plan_than_declared_has_no_word_on_speed(
 ) -> None:
     claim = a_claim(kind=kind)
     records = pairs(claim, (ratios * 2)[:taken])
+    cell = declared_cells(claim)[0]
     verdict = judged(
-        claim, records, other_plan=True, asked={declared_cells(claim)[0]: frozenset(range(1, taken + 1))}
+        claim, records, other_plan=frozenset({cell}), asked={cell: frozenset(range(1, taken + 1))}
     )
     assert verdict.word == "INCOMPLETE" and not set(words(verdict)) & PERFORMANCE_WORDS
     assert verdict.cells[0].diagnostic and verdict.held, "exactness alone decides"
