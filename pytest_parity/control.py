@@ -16,7 +16,7 @@ from pytest_parity.core.receipts import PairRecord
 from pytest_parity.core.timing import ratio
 from pytest_parity.core.verdicts import ClaimVerdict, ControlResult, control_result, second_look_needed
 from pytest_parity.errors import ConfigurationError, ParityError
-from pytest_parity.measurement.pair import Diverged
+from pytest_parity.measurement.pair import Diverged, Unfinished
 from pytest_parity.measurement.workspace import new_session_id
 from pytest_parity.reporting import progress, terminal, verdict_reports
 from pytest_parity.scheduling import end_with_parent
@@ -35,6 +35,8 @@ class Controller:
         self.config = config
         workerinput: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.is_worker = bool(workerinput)
+        self.orphan = self.is_worker and "parity_session" not in workerinput
+        """A worker whose controller knows nothing of parity: nobody would form a verdict, so nothing is measured."""
         if self.is_worker:
             end_with_parent()
         self.active = options.is_active(config)
@@ -81,6 +83,13 @@ class Controller:
 
     def _pairs_for(self, metafunc: pytest.Metafunc) -> list[PairPlan]:
         marker = metafunc.definition.get_closest_marker("parity")
+        if marker is not None and marker.args:
+            raise ConfigurationError(
+                f"{metafunc.definition.nodeid}: the parity marker",
+                expected='claim="NAME"',
+                found=", ".join(map(repr, marker.args)),
+                mend="Name the claim by keyword.",
+            )
         name = marker.kwargs.get("claim") if marker is not None else None
         pairs = self.session.plan.pairs
         if name is None:
@@ -121,7 +130,8 @@ class Controller:
                 continue  # no pair of its claim is asked for
             if pair is not None and self._is_generic(item) and pair.cell.claim in self._own_test:
                 continue
-            (kept if self.active or self._is_named(item) else dropped).append(item)
+            wanted = (self.active or self._is_named(item)) and not self.orphan
+            (kept if wanted else dropped).append(item)
         order = {pair.id: number for number, pair in enumerate(self.session.plan.pairs)} if kept else {}
         kept.sort(key=lambda item: order.get(getattr(self._pair_of_item(item), "id", ""), 0))
         if dropped:
@@ -228,13 +238,17 @@ class Controller:
         if not self.session.asked_ids:
             yield
             return
+        from pytest_parity.evidence.disk import storage_failed
         from pytest_parity.measurement.recovery import alive
 
         with ExitStack() as stack:
             try:
                 stack.enter_context(alive(self.session.workspace.receipts, self.session.id))
             except OSError as error:
-                raise pytest.UsageError(f"parity: the receipts folder cannot be written: {error}") from None
+                failed = storage_failed(error, "receipts folder", self.session.workspace.receipts)
+                if not self.is_worker:
+                    raise pytest.UsageError(f"parity: {failed}") from None
+                self.evidence_error = failed  # a usage error would end a worker without a word
             yield
 
     def _recover(self) -> None:
@@ -282,7 +296,9 @@ class Controller:
         return [record for record in found if record is not None]
 
     def settled(self, pair: PairPlan) -> str | None:
-        """Why this pair need not be measured: its cell has diverged."""
+        """Why this pair need not be measured: its cell has diverged. Raises StorageFailed."""
+        if self.evidence_error is not None:
+            raise self.evidence_error
         claim = self.session.register.claims.get(pair.cell.claim)
         if claim is not None and claim.on_divergence == "continue":
             return None
@@ -312,12 +328,13 @@ class Controller:
         return found
 
     def mark_expected(self, pair: PairPlan, report: pytest.TestReport, error: BaseException | None) -> None:
-        """A divergence that the register expects is an expected failure."""
+        """A divergence, or a refusal as unsupported, that the register expects is an expected failure."""
         claim = self.session.register.claims.get(pair.cell.claim)
-        if claim is None or not isinstance(error, Diverged):
-            return
-        expected = claim.expectation(pair.cell.depth, pair.cell.fixture)
-        if expected is not None and expected.verdict == "FAIL":
+        expected = claim.expectation(pair.cell.depth, pair.cell.fixture) if claim is not None else None
+        word = "FAIL" if isinstance(error, Diverged) else None
+        if isinstance(error, Unfinished) and error.reason.code == "unsupported":
+            word = "UNSUPPORTED"
+        if expected is not None and word is not None and expected.verdict == word:
             report.outcome = "skipped"
             report.wasxfail = expected.because
 
@@ -329,6 +346,11 @@ class Controller:
         if pair is not None and ("parity_cause", "lease") in report.user_properties:
             self.session.lease_lost.add(pair.id)
         else:
+            self.other_failures += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that could not be collected is a failure, also where others ran all the same."""
+        if not self.is_worker and report.failed:
             self.other_failures += 1
 
     def _decide(self, session: pytest.Session) -> None:
@@ -349,16 +371,17 @@ class Controller:
         elif self.config.getoption("--parity-plan") and self.session.asked_ids and exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.OK
         elif exitstatus in (0, 1, 5) and not self.dry and (self.session.asked_ids or self.gate is not None):
-            session.exitstatus = self._status()
+            session.exitstatus = self._status(exitstatus)
 
-    def _status(self) -> int:
+    def _status(self, before: int) -> int:
+        """``before``: pytest's own status; a failure that nothing here accounts for stays one."""
         lost_only = [v for v in self.verdicts if not v.held and verdict_reports.for_want_of_lease(v)]
         not_held = [v for v in self.verdicts if not v.held and v not in lost_only]
         if self.other_failures or not_held or self.evidence_error is not None:
             return int(pytest.ExitCode.TESTS_FAILED)
         if self.session.lease_lost:
             return LEASE_LOST
-        return int(pytest.ExitCode.OK)
+        return int(pytest.ExitCode.TESTS_FAILED if before == 1 else pytest.ExitCode.OK)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The verdicts, what was not asked, and where the receipts are."""

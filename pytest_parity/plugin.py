@@ -33,12 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.option.parity_plan:
             config.option.dist, config.option.tx = "no", []  # workers would have nothing to do
         _controller(config).check_configuration()
-    elif (
-        options.distributes(config)
-        and options.named_paths(config)
-        and (config.rootpath / "parity.toml").exists()
-    ):
+    elif options.distributes(config) and _has_configuration(config):
         _controller(config)  # the workers collect; verdicts and the session's name come from here
+
+
+def _has_configuration(config: pytest.Config) -> bool:
+    """Could there be parity tests at all? Asked without importing anything."""
+    return config.getoption("--parity-config") is not None or (config.rootpath / "parity.toml").exists()
 
 
 def _controller(config: pytest.Config) -> Controller:

@@ -30,17 +30,13 @@ def make_scheduler(config: pytest.Config, log: Any, session: ParitySession) -> A
 
         def _reschedule(self, node: Any) -> None:
             # A worker begins a test only once it has the next one, or knows that none follows. When a worker
-            # dies, xdist queues its finished units again, and gives its replacement one unit, which may be empty
-            # or of one test: both wait for ever. So: no finished units, two tests or the end.
-            for scope in [scope for scope, unit in self.workqueue.items() if all(unit.values())]:
-                del self.workqueue[scope]
+            # dies, xdist queues its finished units again and gives its replacement one unit at a time: with
+            # none or one test in it, both wait for ever.
             super()._reschedule(node)
             while (
                 self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2
             ):
                 self._assign_work_unit(node)
-            if not self.workqueue and not node.shutting_down:
-                node.shutdown()
 
     return ParityScheduling(config, log)
 

@@ -38,6 +38,14 @@ def publish(sessions: Sequence[str], source: Path, target: Path) -> int:
     logged = _subjects(target) if (target / LOG).exists() else {}
     for session in sessions:
         names = [name for name in receipts.names() if name.startswith(session + ".")]
+        left = [key for key in receipts.open_intents() if key.startswith(session + ".")]
+        if left:
+            raise EvidenceError(
+                f"session {session}",
+                expected="a receipt of every pair that was begun",
+                found=f"none of {', '.join(left)}",
+                mend="Run pytest -m parity once more: it receipts what a killed session left open.",
+            )
         if not names:
             raise NothingCompared(
                 f"session {session}",

@@ -161,6 +161,8 @@ def _compare_text(ours: Words, theirs: Words) -> Divergence | None:
         return _divergence(ours, theirs, "text", "text", position)
     if ours.stop != theirs.stop:
         return _divergence(ours, theirs, "text", "stop", len(left))
+    if ours.predicted != theirs.predicted and None not in (ours.predicted, theirs.predicted):
+        return _divergence(ours, theirs, "text", "count", len(left))
     return None
 
 

@@ -90,8 +90,13 @@ class EngineDescription(_Model):
     def _complete(self) -> EngineDescription:
         joined = " ".join(self.argv)
         for field in ("binary", "model"):
-            if f"{{{field}}}" in joined and getattr(self, field) is None:
+            used, given = f"{{{field}}}" in joined, getattr(self, field) is not None
+            if used and not given:
                 raise ValueError(f"argv uses {{{field}}}, but {field!r} is not given")
+            if given and not used:
+                raise ValueError(
+                    f"{field!r} is given, but argv does not use {{{field}}}: its pin would speak of nothing"
+                )
         if "plain" not in self.lanes:
             raise ValueError("lanes need one called 'plain'")
         return self
@@ -113,6 +118,11 @@ class EngineDescription(_Model):
             "cpus": list(self.cpus) if self.cpus is not None else None,
             "memory_limit_bytes": self.memory_limit_bytes,
         }
+
+    def behaviour(self, lane: str) -> dict[str, Any]:
+        """:meth:`configuration` without where it runs: equal means that comparing the two cannot fail."""
+        machine = ("cpus", "memory_limit_bytes")
+        return {key: value for key, value in self.configuration(lane).items() if key not in machine}
 
     def digest(self, lane: str) -> str:
         """SHA-256 of :meth:`configuration`."""

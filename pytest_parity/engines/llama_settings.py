@@ -44,11 +44,12 @@ RESERVED = (
 
 def body_for(request: Request, *, stream: bool = True) -> dict[str, object]:
     """The request's body. Raises ConfigurationError when ``extra`` takes a field that the driver sets."""
-    taken = sorted(set(request.extra) & set(RESERVED))
+    reserved = {*RESERVED, *GREEDY}
+    taken = sorted(set(request.extra) & reserved)
     if taken:
         raise ConfigurationError(
             "request fields of the lane",
-            expected=f"none of {', '.join(RESERVED)}",
+            expected=f"none of {', '.join((*RESERVED, *GREEDY))}",
             found=", ".join(taken),
             mend="These are set from the claim; leave them out of the lane.",
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_parity.core.canonical import canonical_bytes
 from pytest_parity.core.claims import Claim
-from pytest_parity.core.exactness import Level
+from pytest_parity.core.exactness import LEVELS, Level
 from pytest_parity.core.plan import PairPlan, control_key
 from pytest_parity.core.prompts import check_budget
 from pytest_parity.core.receipts import Reason
@@ -75,7 +75,9 @@ def admit(
     Raises ConfigurationError for a lane that an engine does not have: there is nothing to write a receipt about.
     """
     if plan.cell.control_of is not None:
-        claim = next(c for c in claims.values() if c.performance and control_key(c) == plan.cell.control_of)
+        users = [c for c in claims.values() if c.performance and control_key(c) == plan.cell.control_of]
+        # As strict as the strictest claim that leans on it.
+        claim = min(users, key=lambda c: LEVELS.index(c.exactness))
         engine = workspace.engines[claim.reference]
         descriptions = {"candidate": engine, "reference": engine}
         chosen = {"candidate": claim.other_lane, "reference": claim.other_lane}
@@ -168,8 +170,10 @@ def _check_capabilities(engine: EngineDescription, pair: Admitted) -> None:
 
 
 def _check_differ(pair: Admitted) -> None:
-    digests = {role: pair.descriptions[role].digest(pair.lanes[role]) for role in ("candidate", "reference")}
-    if digests["candidate"] == digests["reference"]:
+    ours, theirs = (
+        pair.descriptions[role].behaviour(pair.lanes[role]) for role in ("candidate", "reference")
+    )
+    if ours == theirs:
         raise AdmissionRefused(
             f"claim {pair.plan.cell.claim}: candidate and reference",
             expected="two configurations that differ",

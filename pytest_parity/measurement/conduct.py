@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from pytest_parity.apparatus import procfs
@@ -16,46 +16,28 @@ from pytest_parity.apparatus.lease import Lease, session_lock
 from pytest_parity.apparatus.lockfile import default_path
 from pytest_parity.core.canonical import canonical_bytes, parse
 from pytest_parity.core.claims import Claim
-from pytest_parity.core.exactness import Exact, compare
 from pytest_parity.core.plan import PairPlan
 from pytest_parity.core.prompts import PromptFixture
 from pytest_parity.core.receipts import (
-    FORMAT,
     PairRecord,
     Reason,
-    divergence_body,
-    exact_body,
     read_pair,
-    timing_body,
 )
-from pytest_parity.core.transcript import Transcript
 from pytest_parity.engines.driver import Progress
 from pytest_parity.errors import ForeignProcess, LeaseUnavailable, NothingCompared, ParityError, ReceiptExists
-from pytest_parity.measurement.admission import Admitted, admit, reason_code
+from pytest_parity.measurement.admission import admit, reason_code
 from pytest_parity.measurement.pair import MeasuredPair, Receipt, Result, Unfinished
 from pytest_parity.measurement.prompts import PromptStore, source_of
-from pytest_parity.measurement.receipt_parts import prompt_body, redactor_of, subject_of
+from pytest_parity.measurement.receipt_parts import body_of, subject_of
 from pytest_parity.measurement.recovery import alive_as_long_as
-from pytest_parity.measurement.side import Role, SideBroken, SideJob, SideRun, run_side, tokenize_once
+from pytest_parity.measurement.side import Role, SideBroken, SideJob, run_side, tokenize_once
+from pytest_parity.measurement.window import Window, void_reason
 from pytest_parity.measurement.workspace import Workspace
 
 __all__ = ["Conductor"]
 
 ORPHAN_S = 10.0
 """So long may the supervisor of a killed worker need to end its engine."""
-
-
-@dataclass(slots=True)
-class _Window:
-    """Everything seen around one pair, for its receipt."""
-
-    admitted: Admitted
-    replay: str
-    lease: dict[str, Any] | None = None
-    scans: list[dict[str, Any]] = field(default_factory=list)
-    prompt: PromptFixture | None = None
-    runs: dict[str, SideRun] = field(default_factory=dict)
-    began_ns: int = field(default_factory=time.monotonic_ns)
 
 
 class Conductor:
@@ -83,7 +65,7 @@ class Conductor:
         refused. An interruption leaves a broken receipt and goes on upwards.
         """
         admitted = admit(self.workspace, self.claims, plan, lanes)
-        window = _Window(admitted, replay)
+        window = Window(admitted, replay)
         if admitted.refusal is not None:
             raise self._end(window, Result("refused", reason=admitted.refusal))
         with session_lock(self.workspace.session_lock):
@@ -110,14 +92,13 @@ class Conductor:
         body: Any = parse(self.workspace.store.read(name))
         return read_pair(name, body)
 
-    def _under_lease(self, window: _Window, lease: Lease, progress: Progress | None) -> MeasuredPair:
+    def _under_lease(self, window: Window, lease: Lease, progress: Progress | None) -> MeasuredPair:
         plan = window.admitted.plan
         try:
             self._scan(window)
         except (ForeignProcess, NothingCompared) as error:
             code = "foreign" if isinstance(error, ForeignProcess) else "scan"
             raise self._end(window, Result("refused", reason=Reason(code, str(error)))) from error
-        time.sleep(self.workspace.quiet_s)
         self._intend(window)
         try:
             self._sides(window, lease, progress)
@@ -131,12 +112,16 @@ class Conductor:
             raise self._end(window, Result("void", reason=Reason("foreign", str(error)))) from error
         except (ParityError, OSError) as error:
             raise self._end(window, Result("broken", reason=Reason("apparatus", str(error)))) from error
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            self._write(window, Result("broken", reason=Reason("internal", text)), 1)
+            raise
         except BaseException as error:
             self._write(
                 window, Result("broken", reason=Reason("interrupted", f"ended by {type(error).__name__}")), 1
             )
             raise
-        reason = self._void(window)
+        reason = void_reason(window)
         if reason is not None:
             raise self._end(window, Result("void", reason=reason))
         transcripts = [window.runs[role].transcript for role in ("candidate", "reference")]
@@ -153,7 +138,7 @@ class Conductor:
     # --- lease, scans, intent ---------------------------------------------------------------------
 
     @contextmanager
-    def _leased(self, window: _Window) -> Iterator[Lease]:
+    def _leased(self, window: Window) -> Iterator[Lease]:
         workspace = self.workspace
         lease = self._acquire(f"pair {window.admitted.plan.id}")
         window.lease = {
@@ -194,12 +179,12 @@ class Conductor:
         stat = procfs.stat_of(record.pid)
         return stat is None or stat.state in "ZX" or stat.start_ticks != record.start_ticks
 
-    def _scan(self, window: _Window) -> None:
+    def _scan(self, window: Window) -> None:
         seen = scanning.scan(frozenset())
         window.scans.append(asdict(seen))
         scanning.refuse_foreign(seen)
 
-    def _not_spent(self, window: _Window) -> None:
+    def _not_spent(self, window: Window) -> None:
         """A pair that was begun is spent: whatever became of it, it is not measured again (trap T51)."""
         name = self.receipt_name(window.admitted.plan)
         store = self.workspace.store
@@ -217,10 +202,10 @@ class Conductor:
         )
         raise self._end(window, Result("broken", reason=reason))
 
-    def _intend(self, window: _Window) -> None:
+    def _intend(self, window: Window) -> None:
         plan = window.admitted.plan
         reason = Reason("abandoned", "it was begun and never finished: its process was killed")
-        receipt = self._body(window, Result("broken", reason=reason), 1)
+        receipt = body_of(self.workspace, window, Result("broken", reason=reason), 1)
         body = {
             "session": self.workspace.session,
             "pair": plan.id,
@@ -233,7 +218,7 @@ class Conductor:
 
     # --- the two sides ----------------------------------------------------------------------------
 
-    def _sides(self, window: _Window, lease: Lease, progress: Progress | None) -> None:
+    def _sides(self, window: Window, lease: Lease, progress: Progress | None) -> None:
         admitted, workspace = window.admitted, self.workspace
         plan = admitted.plan
         logs = workspace.logs / workspace.session
@@ -256,11 +241,12 @@ class Conductor:
                 expected,
                 workspace.free_cpus,
             )
+            time.sleep(workspace.quiet_s)  # before each side: the second must not start hotter than the first
             log = logs / f"{plan.id}.{role}.log"
             window.runs[role] = run_side(job, (lease.fd,), log, progress)
             self._scan(window)
 
-    def _prompt(self, window: _Window, lease: Lease) -> PromptFixture:
+    def _prompt(self, window: Window, lease: Lease) -> PromptFixture:
         workspace, plan = self.workspace, window.admitted.plan
         reference, _ = window.admitted.side("reference")
         log = workspace.logs / workspace.session / "tokenise.log"
@@ -272,7 +258,7 @@ class Conductor:
             lambda text: tokenize_once(reference, text, (lease.fd,), log),
         )
 
-    def _expected(self, window: _Window) -> tuple[str, tuple[int, ...]] | None:
+    def _expected(self, window: Window) -> tuple[str, tuple[int, ...]] | None:
         """The text and the reference's ids of it, which both sides must make (trap T17)."""
         prompt = window.prompt
         assert prompt is not None
@@ -284,137 +270,20 @@ class Conductor:
         whole = store.stored(source, reference.vocabulary())
         return None if whole is None else (source.text, whole)
 
-    def _void(self, window: _Window) -> Reason | None:
-        """Reasons for which two finished sides must not be used."""
-        candidate, reference = window.runs["candidate"], window.runs["reference"]
-        if candidate.pid == reference.pid:
-            return Reason(
-                "one-process",
-                f"both sides were answered by process {candidate.pid}: two runs that are one (T15)",
-            )
-        assert candidate.transcript is not None and reference.transcript is not None
-        if _arrivals(candidate.transcript) == _arrivals(reference.transcript):
-            return Reason(
-                "one-run",
-                "both sides have the same arrival times to the nanosecond: two runs that are one (T15)",
-            )
-        stamps = candidate.transcript.clockwork.stamps, reference.transcript.clockwork.stamps
-        if window.admitted.ignore_eos and stamps[0] != stamps[1]:
-            return Reason(
-                "two-clocks",
-                f"arrivals stamped by the {stamps[0]} and by the {stamps[1]}: no rate compares them",
-            )
-        for run in (candidate, reference):
-            assert run.transcript is not None
-            words = run.transcript.words
-            lane = run.job.engine.description.lanes[run.job.lane]
-            if words.cached and not lane.cache:
-                return Reason(
-                    "cached",
-                    f"the {run.job.role} took {words.cached} prompt tokens from a cache that was forbidden (T05)",
-                )
-            if lane.cache and lane.prime and not words.cached:
-                return Reason(
-                    "not-cached",
-                    f"the {run.job.role} reused nothing of its cache: the comparison is vacuous (T52)",
-                )
-        return None
-
     # --- receipts ---------------------------------------------------------------------------------
 
-    def _end(self, window: _Window, result: Result) -> Unfinished:
+    def _end(self, window: Window, result: Result) -> Unfinished:
         assert result.reason is not None
         receipt = self._write(window, result, 1)
         text = f"{result.outcome}: {result.reason.sentence}"
         return Unfinished(text, result.reason, receipt)
 
-    def _write(self, window: _Window, result: Result, minimum_tokens: int) -> Receipt:
+    def _write(self, window: Window, result: Result, minimum_tokens: int) -> Receipt:
         plan = window.admitted.plan
         name = self.receipt_name(plan)
-        body = self._body(window, result, minimum_tokens)
+        if result.outcome == "diverged":
+            for run in window.runs.values():
+                run.forget_times()
+        body = body_of(self.workspace, window, result, minimum_tokens)
         published = self.workspace.publish(name, body, subject_of(body))
         return Receipt(name, published.path, published.digest, result.outcome)
-
-    def _body(self, window: _Window, result: Result, minimum_tokens: int) -> dict[str, Any]:
-        admitted, workspace = window.admitted, self.workspace
-        plan = admitted.plan
-        redactor = redactor_of(admitted, workspace.root)
-        words = result.outcome in ("passed", "diverged", "void", "broken")
-        times = result.outcome == "passed" or (result.outcome == "void" and _void_but_exact(window))
-        sides = {}
-        for role in ("candidate", "reference"):
-            run = window.runs.get(role)
-            if run is not None:
-                sides[role] = run.body(redactor, words=words, clockwork=times)
-            else:
-                engine = admitted.descriptions[role]
-                lane = admitted.lanes[role]
-                unstarted = {
-                    "engine": engine.name,
-                    "lane": lane,
-                    "configuration": engine.configuration(lane),
-                    "configuration_digest": engine.digest(lane),
-                    "phase": "not started",
-                    "words": None,
-                    "clockwork": None,
-                }
-                sides[role] = redactor.value(unstarted)
-        claim = admitted.claim
-        return {
-            "format": FORMAT,
-            "session": workspace.session,
-            "replay": redactor.text(window.replay),
-            "pair": plan.id,
-            "claim": {
-                "name": plan.cell.claim,
-                "digest": admitted.claim_digest,
-                "row": claim.model_dump(mode="json")
-                if claim is not None and plan.cell.control_of is None
-                else None,
-            },
-            "cell": asdict(plan.cell),
-            "rep": plan.rep,
-            "attempt": 1,
-            "order": plan.order,
-            "level": admitted.level,
-            "minimum_tokens": minimum_tokens,
-            "ignore_eos": admitted.ignore_eos,
-            "outcome": result.outcome,
-            "reason": redactor.value(asdict(result.reason)) if result.reason is not None else None,
-            "prompt": prompt_body(window.prompt),
-            "sides": sides,
-            "exactness": exact_body(result.exact) if result.exact is not None else None,
-            "divergence": divergence_body(result.divergence) if result.divergence is not None else None,
-            "timing": timing_body(result.timing) if result.timing is not None else None,
-            "lease": _lease_body(window.lease, result.outcome),
-            "scans": redactor.value(window.scans),
-            "machine": dict(workspace.machine),
-            "code": dict(workspace.code),
-            "at": workspace.timestamp(),
-        }
-
-
-def _lease_body(lease: Mapping[str, Any] | None, outcome: str) -> dict[str, Any] | None:
-    """What is told of the lease; how long it was held only where the pair passed."""
-    if lease is None:
-        return None
-    return {key: value for key, value in lease.items() if key != "held_s" or outcome == "passed"}
-
-
-def _arrivals(transcript: Transcript) -> tuple[int, ...]:
-    """Distances of all arrivals from the request, in nanoseconds."""
-    clock = transcript.clockwork
-    return tuple(event.at_ns - clock.sent_ns for event in clock.events) + (clock.end_ns - clock.sent_ns,)
-
-
-def _void_but_exact(window: _Window) -> bool:
-    """A void pair keeps its times only where its words are equal: no time over divergent tokens, ever."""
-    sides = [
-        window.runs[role].transcript if role in window.runs else None for role in ("candidate", "reference")
-    ]
-    if sides[0] is None or sides[1] is None:
-        return False
-    try:
-        return isinstance(compare(sides[0], sides[1], window.admitted.level), Exact)
-    except ParityError:
-        return False

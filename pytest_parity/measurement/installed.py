@@ -56,6 +56,9 @@ class InstalledEngine:
     def pin(self) -> dict[str, Any]:
         """Both halves of the pin, for the receipt. Takes the files' digests."""
         portable = self.description.pin.model_dump(mode="json")
+        portable["expiries"] = [
+            {"of": what, "on": on.isoformat()} for what, on in self._all_expiries() if on is not None
+        ]
         local: dict[str, Any] = dict(self.local)
         for name, path in (("binary", self.binary), ("model", self.model)):
             if path is not None:
@@ -87,14 +90,29 @@ class InstalledEngine:
                     found=found,
                     mend="Install what was pinned, or pin what is installed and measure again.",
                 )
-        for what, expires in ((f"the pin of {self.name}", pin.expires), *self._expiries()):
-            if expires is not None and expires < today:
+        self._check_record()
+        for what, expires in self._all_expiries():
+            if expires is not None and expires <= today:
                 return f"{what} expired on {expires.isoformat()}"
         return None
 
-    def _expiries(self) -> list[tuple[str, date | None]]:
-        """When the pins end that this package itself holds, of a build and of a model."""
-        found: list[tuple[str, date | None]] = []
+    def _check_record(self) -> None:
+        """A model that this package provided must still have the bytes that were recorded then."""
+        if self.model is None or not (self.description.model or "").startswith("provided:"):
+            return
+        _, name, variant = (self.description.model or "").split(":", 2)
+        record = provision.model_file(name, variant)
+        if record is None or file_digest(self.model) != record.sha256:
+            raise PinMismatch(
+                f"{self.name}: the model {self.model.name}",
+                expected=f"SHA-256 {record.sha256 if record is not None else 'of its record'}",
+                found=file_digest(self.model),
+                mend=f"Delete the file and run: parity engine model {name} {variant}",
+            )
+
+    def _all_expiries(self) -> list[tuple[str, date | None]]:
+        """When the pins end: the description's own, and those that this package holds of a build and a model."""
+        found: list[tuple[str, date | None]] = [(f"the pin of {self.name}", self.description.pin.expires)]
         if self.description.binary is not None and self.description.binary.startswith("built:"):
             name = self.description.binary.removeprefix("built:")
             found.append((f"the pinned source of {name}", provision.ENGINE_PINS[name].expires))

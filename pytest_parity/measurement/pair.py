@@ -75,7 +75,7 @@ class ExactPair:
     """Both sides said the same. The only thing that has a timing."""
 
     def __init__(self, exact: Exact, minimum_tokens: int, write: Writer) -> None:
-        self.result = exact
+        self._exact = exact
         self._minimum = minimum_tokens
         self._write = write
         self._timing: PairTiming | None = None
@@ -83,21 +83,21 @@ class ExactPair:
     @property
     def tokens(self) -> int:
         """Number of output tokens proven equal."""
-        return self.result.tokens
+        return self._exact.tokens
 
     def require(self, minimum_tokens: int) -> None:
         """Ask for more tokens than before: too few make the pair void, and Unfinished is raised."""
         if self.tokens < minimum_tokens:
             sentence = f"exactness: expected at least {minimum_tokens} output tokens on both sides; found {self.tokens}."
             reason = Reason("nothing-compared", sentence)
-            receipt = self._write(Result("void", exact=self.result, reason=reason), minimum_tokens)
+            receipt = self._write(Result("void", exact=self._exact, reason=reason), minimum_tokens)
             raise Unfinished(sentence, reason, receipt)
         self._minimum = max(self._minimum, minimum_tokens)
 
     def timing(self) -> PairTiming:
         """Rates and latencies of both sides. Raises ClockBackwards, TimingUnreadable."""
         if self._timing is None:
-            self._timing = derive(self.result)
+            self._timing = derive(self._exact)
         return self._timing
 
     def record(self) -> Receipt:
@@ -109,9 +109,9 @@ class ExactPair:
             timing = self.timing()
         except ParityError as error:
             reason = Reason("timing", str(error))
-            receipt = self._write(Result("void", exact=self.result, reason=reason), self._minimum)
+            receipt = self._write(Result("void", exact=self._exact, reason=reason), self._minimum)
             raise Unfinished(str(error), reason, receipt) from error
-        return self._write(Result("passed", exact=self.result, timing=timing), self._minimum)
+        return self._write(Result("passed", exact=self._exact, timing=timing), self._minimum)
 
 
 class MeasuredPair:
@@ -133,6 +133,7 @@ class MeasuredPair:
         self._sides: tuple[Transcript, Transcript] | None = sides
         self._write = write
         self._answer: ExactPair | None = None
+        self._unwritten: Result | None = None
 
     def exact(self, *, minimum_tokens: int | None = None) -> ExactPair:
         """Hold the two measured transcripts against each other.
@@ -155,8 +156,14 @@ class MeasuredPair:
             receipt = write(Result("void", reason=reason), minimum)
             raise Unfinished(str(error), reason, receipt) from error
         if isinstance(answer, Divergence):
-            receipt = write(Result("diverged", divergence=answer), minimum)
-            del sides, write  # both lead to times, and a traceback shows the locals of its frames
+            # What is left must not lead to a time: neither a name here, as a traceback shows the locals of its
+            # frames, nor what the receipt is made of.
+            del sides
+            self._unwritten = Result("diverged", divergence=answer)
+            self._write = write
+            receipt = write(self._unwritten, minimum)
+            self._unwritten, self._write = None, _spent
+            del write
             raise Diverged(divergence_text(self.replay, answer, receipt.name), answer, receipt)
         self._write = write
         self._answer = ExactPair(answer, minimum, write)
@@ -170,7 +177,8 @@ class MeasuredPair:
 
     def abandon(self, sentence: str) -> Receipt:
         """Write a void receipt for a pair whose test ended before ``record()``; nothing measured is lost."""
-        return self._write(Result("void", reason=Reason("test-ended", sentence)), self._minimum)
+        result = self._unwritten or Result("void", reason=Reason("test-ended", sentence))
+        return self._write(result, self._minimum)
 
 
 def _spent(_result: Result, _minimum: int) -> NoReturn:

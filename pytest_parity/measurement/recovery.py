@@ -15,6 +15,7 @@ from pytest_parity.core.canonical import parse
 from pytest_parity.errors import EvidenceError
 from pytest_parity.evidence.names import INTENTS
 from pytest_parity.evidence.recovery import log_unlogged
+from pytest_parity.measurement.receipt_parts import subject_of
 from pytest_parity.measurement.workspace import Workspace
 
 __all__ = ["Recovered", "alive", "alive_as_long_as", "recover"]
@@ -36,7 +37,7 @@ def recover(workspace: Workspace) -> Recovered:
     if not workspace.receipts.exists():
         return Recovered((), (), ())
     store.sweep()
-    again = log_unlogged(workspace.ledger, workspace.timestamp())
+    again = log_unlogged(workspace.ledger, workspace.timestamp(), _describe)
     pairs, unreadable = [], list(again.unreadable)
     for key in store.open_intents():
         try:
@@ -50,6 +51,10 @@ def recover(workspace: Workspace) -> Recovered:
         workspace.publish(key, {**body, "recovered_at": workspace.timestamp()}, subject)
         pairs.append(f"{intent['pair']} of session {intent['session']}")
     return Recovered(tuple(pairs), tuple(str(e.subject["name"]) for e in again.entries), tuple(unreadable))
+
+
+def _describe(body: Any) -> dict[str, Any]:
+    return subject_of(body)
 
 
 @contextmanager

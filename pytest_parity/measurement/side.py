@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pytest_parity.core.prompts import PromptFixture
 from pytest_parity.core.receipts import clockwork_body, words_body
-from pytest_parity.core.transcript import Transcript
+from pytest_parity.core.transcript import Clockwork, Transcript
 from pytest_parity.engines.driver import Driver, Identity, Progress, Request
 from pytest_parity.engines.drivers import connect
 from pytest_parity.engines.llama_log import facts_from_log
@@ -59,6 +59,11 @@ class SideRun:
     facts: dict[str, Any] = field(default_factory=dict)
     transcript: Transcript | None = None
     pid: int | None = None
+
+    def forget_times(self) -> None:
+        """Drop everything that a rate could be made of, for good."""
+        if self.transcript is not None:
+            self.transcript = replace(self.transcript, clockwork=Clockwork(0, (), 0))
 
     def body(self, redactor: Redactor, *, words: bool, clockwork: bool) -> dict[str, Any]:
         """This side as JSON values; without its words or its times where those must not be kept."""
@@ -205,7 +210,7 @@ def _measure(run: SideRun, process: EngineProcess, driver: Driver, progress: Pro
         _check_tokens(job, driver)
     run.phase = "warm-up"
     ids = job.prompt.ids
-    warm = ids[: min(len(ids), description.warmup_tokens)]
+    warm = _elsewhere(ids, min(len(ids), description.warmup_tokens))
     ask = Request(
         warm, 1, ignore_eos=True, cache=False, silence_s=description.silence_s, extra=dict(lane.request)
     )
@@ -252,6 +257,12 @@ def _alive(process: EngineProcess, job: SideJob, _warm: Transcript) -> None:
         )
 
 
+def _elsewhere(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """``count`` of the prompt's ids from another place: a prefix that an engine keeps must not be this prompt's."""
+    start = next((i for i, token in enumerate(ids) if token != ids[0]), 0)
+    return (*ids[start:], *ids[:start])[:count]
+
+
 def _check_tokens(job: SideJob, driver: Driver) -> None:
     assert job.expected_ids is not None
     text, wanted = job.expected_ids
@@ -271,12 +282,23 @@ def _check_tokens(job: SideJob, driver: Driver) -> None:
 
 def _check_identity(job: SideJob, identity: Identity) -> None:
     engine = job.engine
-    if engine.model is not None and Path(identity.model).name != engine.model.name:
+    served = Path(identity.model)
+    if engine.model is not None and (
+        served.name != engine.model.name
+        or (served.is_absolute() and served.resolve() != engine.model.resolve())
+    ):
         raise IdentityMismatch(
             f"model of {engine.name}",
-            expected=engine.model.name,
-            found=Path(identity.model).name,
+            expected=str(engine.model),
+            found=identity.model,
             mend="Another server answers, or argv names another model.",
+        )
+    if identity.slots not in {None, 1}:
+        raise SettingsIgnored(
+            f"slots of {engine.name}",
+            expected="one: with several, the batch's shape changes what is written (T40)",
+            found=f"{identity.slots}",
+            mend='Start it with one, for llama-server "-np", "1".',
         )
     asked = engine.description.lanes[job.lane].effective
     _check_effective(job, {k: v for k, v in asked.items() if not k.startswith("request.")}, identity.facts)

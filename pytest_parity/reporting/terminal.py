@@ -49,6 +49,8 @@ def summary(reporter: Any, session: ParitySession, found: Findings) -> None:
     if found.evidence_error is not None:
         reporter.write_line(f"parity: no verdict: {found.evidence_error}", red=True)
     if not found.verdicts:
+        if session.asked_ids or found.deselected == 0:
+            _not_asked(reporter, session)
         return
     verbose = session.config.get_verbosity() > 0
     reporter.section("parity: verdicts", sep="=")
@@ -66,13 +68,17 @@ def summary(reporter: Any, session: ParitySession, found: Findings) -> None:
         for line in rest:
             reporter.write_line(line)
         reporter.write_line("")
-    for name, why in session.plan.not_asked:
-        reporter.write_line(f"not asked: {name}: {why}")
+    _not_asked(reporter, session)
     if session.lease_lost:
         reporter.write_line(
             f"the lease was not to be had for {len(session.lease_lost)} pairs (exit status 75)"
         )
     reporter.write_line(f"receipts: {_shown(session)}  session {session.id}")
+
+
+def _not_asked(reporter: Any, session: ParitySession) -> None:
+    for name, why in session.plan.not_asked:
+        reporter.write_line(f"not asked: {name}: {why}")
 
 
 def _shown(session: ParitySession) -> str:

@@ -14,7 +14,9 @@ def _no_foreign_engine() -> None:
     """Fail at once, and say how to be alone, where every pair would only be refused."""
     seen = scan(frozenset({os.getpid()})).processes
     if seen is None:
-        pytest.exit("the process list cannot be read: tests/plugin cannot tell whether it is alone", returncode=1)
+        pytest.exit(
+            "the process list cannot be read: tests/plugin cannot tell whether it is alone", returncode=1
+        )
     if seen:
         names = ", ".join(f"{found.name} (pid {found.pid})" for found in seen)
         pytest.exit(

@@ -120,12 +120,18 @@ class Project:
         if self.gates:
             lines += ["[gates]", *(f"{name} = {_toml(claims)}" for name, claims in self.gates.items())]
         for name, fields in {"e": self.engine, **self.more_engines}.items():
-            lines += [f"[engines.{name}]", *(f"{k} = {_toml(v)}" for k, v in {**self._defaults(), **fields}.items())]
+            lines += [
+                f"[engines.{name}]",
+                *(f"{k} = {_toml(v)}" for k, v in {**self._defaults(), **fields}.items()),
+            ]
             lines += [f"[engines.{name}.lanes]", "plain = {}", 'fused = { argv = ["--kernels", "fused"] }']
             lines += [f"{lane} = {{ argv = {_toml(list(argv))} }}" for lane, argv in self.lanes.items()]
             lines += [f"{lane} = {_toml(table)}" for lane, table in self.lane_tables.items()]
         (self.root / "parity.toml").write_text("\n".join(lines) + "\n")
-        rows = [f"[claims.{n}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in row.items()) for n, row in self.claims.items()]
+        rows = [
+            f"[claims.{n}]\n" + "\n".join(f"{k} = {_toml(v)}" for k, v in row.items())
+            for n, row in self.claims.items()
+        ]
         (self.root / "claims" / "x.toml").write_text("\n\n".join(rows) + "\n")
         (self.root / "test_matrix.py").write_text(self.tests)
         (self.root / "conftest.py").write_text(CONFTEST)
@@ -150,7 +156,9 @@ class Project:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def run(self, *args: str, mode: str = "no-xdist", timeout_s: float = 240.0, wrap: Sequence[str] = ()) -> Ran:
+    def run(
+        self, *args: str, mode: str = "no-xdist", timeout_s: float = 240.0, wrap: Sequence[str] = ()
+    ) -> Ran:
         """Run pytest to its end. ``wrap``: a program that executes it."""
         with self.started(*args, mode=mode, wrap=wrap) as process:
             process.wait(timeout_s)
@@ -240,7 +248,10 @@ class Project:
 
     def lease_is_free(self) -> bool:
         """Can util-linux take the lease?"""
-        return subprocess.run(["flock", "-n", str(self.root / "lease.lock"), "true"], check=False).returncode == 0
+        return (
+            subprocess.run(["flock", "-n", str(self.root / "lease.lock"), "true"], check=False).returncode
+            == 0
+        )
 
     @contextmanager
     def lease_held(self) -> Iterator[int]:

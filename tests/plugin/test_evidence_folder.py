@@ -18,7 +18,9 @@ def volume(tmp_path: Path) -> Iterator[Path]:
     """A small volume of its own, where this may be mounted."""
     place = tmp_path / "volume"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], check=False, capture_output=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], check=False, capture_output=True
+    )
     if made.returncode != 0:
         pytest.skip("no right to mount a volume")
     yield place
@@ -49,7 +51,9 @@ def test_a_full_volume_fails_clearly_and_loses_nothing(tmp_path: Path, volume: P
     assert passed <= kept
     assert len(passed) < 6
     for name in claims:
-        assert (ran.claim(name).word == "passed") == ({f"{name}-d64-synthetic-r1", f"{name}-d64-synthetic-r2"} <= passed)
+        assert (ran.claim(name).word == "passed") == (
+            {f"{name}-d64-synthetic-r1", f"{name}-d64-synthetic-r2"} <= passed
+        )
     assert verify(folder).intact
     assert project.engines() == []
 
@@ -64,7 +68,9 @@ def test_a_read_only_folder_fails_clearly(tmp_path: Path, volume: Path, mode: st
     assert "Mount the volume writable, or choose another folder with --receipts." in out
 
 
-def test_a_folder_that_is_there_and_read_only_fails_before_anything_starts(tmp_path: Path, volume: Path) -> None:
+def test_a_folder_that_is_there_and_read_only_fails_before_anything_starts(
+    tmp_path: Path, volume: Path
+) -> None:
     project = Project(tmp_path / "p", claims={"same": exact_claim()})
     (volume / "receipts").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(volume)], check=True)
@@ -76,7 +82,9 @@ def test_two_runs_at_once_share_one_folder(tmp_path: Path) -> None:
     """One of them may find the lease taken; the log stays whole, and each tells the truth about its own pairs."""
     project = Project(tmp_path / "one", claims={"same": exact_claim(), "more": exact_claim(depths=[96])})
     other = Project(tmp_path / "other", claims=project.claims)
-    (other.root / "parity.toml").write_text((project.root / "parity.toml").read_text().replace("lease.lock", "../one/lease.lock"))
+    (other.root / "parity.toml").write_text(
+        (project.root / "parity.toml").read_text().replace("lease.lock", "../one/lease.lock")
+    )
     args = ("-m", "parity", f"--receipts={project.folder}")
     with project.started(*args) as first, other.started(*args) as second:
         first.wait(120)

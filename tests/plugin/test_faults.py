@@ -23,14 +23,34 @@ FAULTS: dict[str, tuple[str, dict[str, object], str, str]] = {
     "loud-penalty": ("", PROSE, "broken", "setting repeat_penalty: expected 1.0, as asked; found 1.1"),
     "stop-early": ("", IMPATIENT, "broken", "candidate in phase ready"),
     "after-stop": ("", {}, "broken", "expected at most 1 generated tokens, as asked; found 2."),
-    "extra-bos": ("", {}, "broken", "One more: the engine adds a begin token (BOS) of its own to a prompt of ids."),
+    "extra-bos": (
+        "",
+        {},
+        "broken",
+        "One more: the engine adds a begin token (BOS) of its own to a prompt of ids.",
+    ),
     "wrong-prompt": ("", PROSE, "diverged", "first difference at output token 2: candidate "),
-    "reuse-cache": ("", {}, "void", "void: the candidate took 16 prompt tokens from a cache that was forbidden (T05)"),
+    "reuse-cache": (
+        "",
+        {},
+        "void",
+        "void: the candidate took 16 prompt tokens from a cache that was forbidden (T05)",
+    ),
     "bad-token": ("", {}, "broken", "expected token ids to be whole numbers from 0 on; found '"),
     "cut-stream": ("=4", {}, "broken", "found the connection closed in the middle of it"),
     "die-at": ("=4", {}, "broken", "candidate in phase measured request"),
-    "unready-forever": ("", IMPATIENT, "broken", "expected one generated token within 5 s; found status 503: Loading model"),
-    "stall-at": ("=5:60", IMPATIENT, "broken", "expected an event at least every 4 s; found silence for longer"),
+    "unready-forever": (
+        "",
+        IMPATIENT,
+        "broken",
+        "expected one generated token within 5 s; found status 503: Loading model",
+    ),
+    "stall-at": (
+        "=5:60",
+        IMPATIENT,
+        "broken",
+        "expected an event at least every 4 s; found silence for longer",
+    ),
     # What exactness has no objection to: speed is judged by the claim, never by the pair.
     "half-draft-window": ("", {}, "passed", ""),
     "reuse-cache-silent": ("", {}, "passed", ""),
@@ -125,13 +145,17 @@ def _times(value: object, *, allow_clockwork: bool, path: str = "") -> list[str]
     found: list[str] = []
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key in ("scans", "machine", "lease", "configuration", "row") or (allow_clockwork and key == "clockwork"):
+            if key in ("scans", "machine", "lease", "configuration", "row") or (
+                allow_clockwork and key == "clockwork"
+            ):
                 continue
             found += _times(inner, allow_clockwork=allow_clockwork, path=f"{path}.{key}")
     elif isinstance(value, list):
         for inner in value:
             found += _times(inner, allow_clockwork=allow_clockwork, path=path)
-    elif isinstance(value, float) or (isinstance(value, int) and re.search(r"_(ns|ms|s|tps|us)$|per_second", path)):
+    elif isinstance(value, float) or (
+        isinstance(value, int) and re.search(r"_(ns|ms|s|tps|us)$|per_second", path)
+    ):
         # Penalties and temperatures are settings that took effect: floats, and no times.
         if ".words.settings." not in path and ".identity.facts." not in path:
             found.append(path)
@@ -149,7 +173,9 @@ def test_a_diverged_pair_keeps_its_words(project: Project, ran: Ran) -> None:
     for name, (_, _, outcome, _) in ALL.items():
         if outcome == "diverged":
             receipt = project.receipts()[_pair(name)]
-            ours, theirs = (receipt["sides"][role]["words"]["output_ids"] for role in ("candidate", "reference"))
+            ours, theirs = (
+                receipt["sides"][role]["words"]["output_ids"] for role in ("candidate", "reference")
+            )
             position = receipt["divergence"]["position"]
             assert ours[:position] == theirs[:position]
             assert ours[position : position + 1] != theirs[position : position + 1]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from project import Project, exact_claim, wait_until
 
+DEPTHS = [96, 97, 98, 99, 100, 101]
+"""Enough to do that another worker waits for its turn when one is killed."""
 STALL = "stall-at=5:120"
 SOON_S = 5.0
 """So soon after pytest's death must the device be free."""
@@ -19,7 +21,9 @@ SOON_S = 5.0
 def project(tmp_path: Path) -> Project:
     """The first claim's pairs pass; the second's candidate stalls for minutes."""
     return Project(
-        tmp_path, lanes={"stall": ["--fault", STALL]}, claims={"same": exact_claim(), "stuck": exact_claim("stall")}
+        tmp_path,
+        lanes={"stall": ["--fault", STALL]},
+        claims={"same": exact_claim(), "stuck": exact_claim("stall")},
     )
 
 
@@ -111,7 +115,9 @@ def test_sigkill_of_a_worker_spends_its_pair_and_the_others_go_on(project: Proje
     project.write()
     with project.started("-m", "parity", mode="n2") as process:
         _when_stuck(project)
-        worker = next(intent["pid"] for intent in project.intents() if intent["pair"] == "stuck-d64-synthetic-r1")
+        worker = next(
+            intent["pid"] for intent in project.intents() if intent["pair"] == "stuck-d64-synthetic-r1"
+        )
         assert worker != process.pid
         os.kill(worker, signal.SIGKILL)
         process.wait(120)
@@ -120,12 +126,16 @@ def test_sigkill_of_a_worker_spends_its_pair_and_the_others_go_on(project: Proje
     assert receipts["stuck-d64-synthetic-r1"]["outcome"] == "broken"
     assert receipts["stuck-d64-synthetic-r1"]["reason"]["code"] == "abandoned"
     rest = {name: body["outcome"] for name, body in receipts.items() if name != "stuck-d64-synthetic-r1"}
-    names = ("stuck-d64-synthetic-r2", "same-d64-synthetic-r1", "same-d64-synthetic-r2")
-    assert rest == dict.fromkeys((*names, "more-d96-synthetic-r1", "more-d96-synthetic-r2"), "passed")
+    names = [f"more-d{depth}-synthetic-r{rep}" for depth in DEPTHS for rep in (1, 2)]
+    names += ["stuck-d64-synthetic-r2", "same-d64-synthetic-r1", "same-d64-synthetic-r2"]
+    assert rest == dict.fromkeys(names, "passed")
     words = [report.word for report in ran.reports if report.nodeid.endswith("[stuck-d64-synthetic-r1]")]
     assert words
     assert set(words) == {"failed"}
-    assert "it was begun and never finished (its worker was killed); it is not measured again" in ran.claim("stuck").text
+    assert (
+        "it was begun and never finished (its worker was killed); it is not measured again"
+        in ran.claim("stuck").text
+    )
     assert ran.claim("same").word == ran.claim("more").word == "passed"
     assert ran.status == 1
     assert len(project.sessions()) == 1

@@ -11,12 +11,15 @@ REASON = (
     "expected each pair to be measured once; found a plugin that would run it until it passes. "
     "Leave the reruns out of this run: a failed pair is evidence too."
 )
-FAKE_RERUNS = CONFTEST + """
+FAKE_RERUNS = (
+    CONFTEST
+    + """
 
 def pytest_addoption(parser):
     parser.addoption("--reruns", type=int)
     parser.addini("reruns", "how often")
 """
+)
 
 
 @pytest.fixture
@@ -127,7 +130,9 @@ def test_an_item_that_is_repeated_measures_once(project: Project) -> None:
 @pytest.mark.parametrize("mode", ["no-xdist", "n2"])
 def test_a_marked_test_without_the_fixture_does_not_vanish(project: Project, mode: str) -> None:
     """It is an ordinary test that is asked for by its marker, and it runs."""
-    project.tests = GENERIC + "\n\nimport pytest\n\n\n@pytest.mark.parity\ndef test_marked():\n    assert not 'run'\n"
+    project.tests = (
+        GENERIC + "\n\nimport pytest\n\n\n@pytest.mark.parity\ndef test_marked():\n    assert not 'run'\n"
+    )
     project.write()
     ran = project.run("-m", "parity", "--claims", "same", "--reps", "1", mode=mode)
     assert ran.outcomes.get("test_matrix.py::test_marked") == "failed"

@@ -86,7 +86,9 @@ def test_the_plan_adds_up_machine_time_where_engines_declare_it(tmp_path: Path) 
 
 
 def test_the_plan_is_of_what_is_left_by_the_options(project: Project) -> None:
-    ran = project.run("--parity-plan", "--claims", "unasked", "--depths", "96", "--fixture-class", "natural-prose")
+    ran = project.run(
+        "--parity-plan", "--claims", "unasked", "--depths", "96", "--fixture-class", "natural-prose"
+    )
     assert "unasked-d96-natural-prose" in ran.out
     assert "unasked-d64" not in ran.out
     assert "2 pairs, 4 engine starts" in ran.out
@@ -114,7 +116,10 @@ MIND = "Options filter cells and never widen a claim: declare the cell in the re
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--depths", "63"), f"parity: --depths 63: expected values that the asked claims declare: 64; found 63. {MIND}"),
+        (
+            ("--depths", "63"),
+            f"parity: --depths 63: expected values that the asked claims declare: 64; found 63. {MIND}",
+        ),
         (
             ("--fixture-class", "natural-code"),
             "parity: --fixture-class natural-code: expected values that the asked claims declare: synthetic; "
@@ -162,7 +167,11 @@ def test_a_filter_that_leaves_nothing_is_nothing_selected(project: Project) -> N
 ROW = "[claims.a]\n" + "".join(f"{field} = {json.dumps(value)}\n" for field, value in exact_claim().items())
 BROKEN = {
     "syntax": ("parity.toml", "quiet_s = = 1\n", "parity: parity.toml:1:11: expected TOML; found"),
-    "unknown": ("parity.toml", "quiet = 1\n", "parity: parity.toml:1: quiet: expected a known field; found an unknown field."),
+    "unknown": (
+        "parity.toml",
+        "quiet = 1\n",
+        "parity: parity.toml:1: quiet: expected a known field; found an unknown field.",
+    ),
     "row": (
         "claims/x.toml",
         ROW + "magin = 1\n",
@@ -226,7 +235,9 @@ def test_a_second_generic_test_is_refused(tmp_path: Path) -> None:
     tests = GENERIC + "\n\ndef test_again(parity):\n    parity.measure().exact().record()\n"
     ran = Project(tmp_path, claims={"same": exact_claim()}, tests=tests).run("-m", "parity")
     assert ran.status == 4
-    assert "expected one generic parity test in a run; found another one: test_matrix.py::test_cell." in ran.out
+    assert (
+        "expected one generic parity test in a run; found another one: test_matrix.py::test_cell." in ran.out
+    )
 
 
 def test_a_project_without_parity_tests_pays_nothing(tmp_path: Path) -> None:
@@ -246,7 +257,9 @@ def test_a_project_without_parity_tests_pays_nothing(tmp_path: Path) -> None:
 
 def test_ten_thousand_pairs_are_collected(tmp_path: Path) -> None:
     depths = list(range(10, 10 + 5000))
-    project = Project(tmp_path, claims={"many": exact_claim(depths=depths)}, engine={"context": 8192}, tests=OTHER)
+    project = Project(
+        tmp_path, claims={"many": exact_claim(depths=depths)}, engine={"context": 8192}, tests=OTHER
+    )
     ran = project.run("--collect-only", "-q", "-m", "parity")
     assert ran.status == 0
     assert ran.out.count("test_matrix.py::test_cell[many-d") == 10_000

@@ -81,7 +81,10 @@ def test_every_pair_and_every_claim_has_its_outcome(done: tuple[Project, Ran]) -
     outcomes = dict(ran.outcomes)
     # A healthy control resolves a difference from itself once in 32 sessions: INVALID, and no pass.
     speed = outcomes.pop("claims/x.toml::speed")
-    assert (speed, ran.claim("speed").properties["parity_verdict"]) in {("passed", "PASS"), ("failed", "INVALID")}
+    assert (speed, ran.claim("speed").properties["parity_verdict"]) in {
+        ("passed", "PASS"),
+        ("failed", "INVALID"),
+    }
     assert outcomes == PAIRS | {f"claims/x.toml::{name}": word for name, word in WORDS.items()}
     assert ran.status == 1
 
@@ -112,7 +115,10 @@ def test_the_reasons_are_told(done: tuple[Project, Ran]) -> None:
     assert "diverged at r1" in ran.of("wrong-d64-synthetic-r2").text
     assert ran.of("wrong-d64-synthetic-r1").text.startswith("first difference at output token 5: candidate ")
     assert ran.claim("wrong").text.startswith("FAIL: 64 synthetic: diverged at r1: token 5 is ")
-    assert "INCOMPLETE: 64 synthetic: r1 is broken: candidate in phase measured request" in ran.claim("broken").text
+    assert (
+        "INCOMPLETE: 64 synthetic: r1 is broken: candidate in phase measured request"
+        in ran.claim("broken").text
+    )
     assert "look 2 not needed" in ran.out or "INVALID  speed" in ran.out
     assert "FAIL (as expected)  drift" in ran.out
     assert f"expected FAIL, met: {KNOWN}"[:60] in ran.out
@@ -161,7 +167,9 @@ def test_junit_has_every_pair_and_claim_with_its_facts(done: tuple[Project, Ran]
 def test_a_report_is_never_ahead_of_its_receipt(done: tuple[Project, Ran]) -> None:
     project, ran = done
     receipts = project.receipts()
-    assert set(receipts) == {name for name in PAIRS if name.endswith(("-r1", "-r2", "-r3", "-r4", "-r5", "-r6"))} - {
+    assert set(receipts) == {
+        name for name in PAIRS if name.endswith(("-r1", "-r2", "-r3", "-r4", "-r5", "-r6"))
+    } - {
         "drift-d600-natural-prose-r2",
         "wrong-d64-synthetic-r2",
     }
