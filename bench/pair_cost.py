@@ -46,7 +46,8 @@ from pytest_parity.engines.driver import Request
 from pytest_parity.engines.http_call import Caller, json_bytes
 from pytest_parity.engines.llama_settings import body_for
 from pytest_parity.engines.ports import free_port
-from pytest_parity.engines.process import EngineProcess, scrubbed_environment
+from pytest_parity.engines.environment import scrubbed_environment
+from pytest_parity.engines.process import EngineProcess
 from pytest_parity.evidence.ledger import Ledger
 from pytest_parity.evidence.store import ReceiptStore
 from pytest_parity.measurement import conduct, side

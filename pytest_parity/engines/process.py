@@ -8,43 +8,26 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from pytest_parity.errors import ConfigurationError, EngineDied, EngineError, EngineStartFailed, LeaseError
 
-__all__ = ["KEPT_VARIABLES", "Ended", "EngineProcess", "LaunchSpec", "scrubbed_environment"]
+__all__ = ["Ended", "EngineProcess", "LaunchSpec"]
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _START_S = 30.0  # a supervisor that says nothing for so long is broken; exec itself takes milliseconds
 _END_S = 15.0  # beyond the grace: SIGKILL and the collection of every descendant
 _LINE_LIMIT = 2000
-
-KEPT_VARIABLES = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR", "XDG_RUNTIME_DIR",
-)  # fmt: skip
-"""Names (``*`` stands for anything) that an engine's environment keeps without being asked."""
-
-_NEVER_KEPT = ("LLAMA_ARG_*", "LLAMA_SERVER_*", "GGML_*")
-"""An engine reads these like arguments: inherited, they would change it behind its argv's back."""
-_SECRET_WORDS = frozenset((
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY",
-    "AUTH", "COOKIE",
-))  # fmt: skip
-_SECRET_VALUE = re.compile(r"://[^/\s@]*:[^/\s@]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,35 +318,6 @@ class EngineProcess:
         )
 
 
-def scrubbed_environment(
-    base: Mapping[str, str], keep: Iterable[str], add: Mapping[str, str]
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The environment for an engine, and the sorted names that were left out of ``base``.
-
-    Kept are KEPT_VARIABLES and the names or patterns in ``keep``, but never secrets and never what an engine
-    reads like an argument (LLAMA_ARG_*, LLAMA_SERVER_*, GGML_*): such a setting has to be declared, in
-    ``add``, which is taken as it is. Raises ConfigurationError for a secret in ``add``: declared settings are
-    published.
-    """
-    patterns = (*KEPT_VARIABLES, *keep)
-    kept = {
-        name: value
-        for name, value in base.items()
-        if _matches(name, patterns) and not _matches(name, _NEVER_KEPT) and not _secret(name, value)
-    }
-    dropped = tuple(sorted(set(base) - set(kept) - set(add)))
-    for name, value in add.items():
-        if _secret(name, value):
-            raise ConfigurationError(
-                f"environment variable {name} of an engine",
-                expected="settings that may stand in a receipt",
-                found="a name or a value that looks like a secret",
-                mend="Let the engine read the secret from a file outside of the repository.",
-            )
-        kept[name] = value
-    return kept, dropped
-
-
 def _refuse_closed(fd: int) -> None:
     # Not left to the system: the closed number would be reused at once, and a stranger's file inherited.
     try:
@@ -375,15 +329,6 @@ def _refuse_closed(fd: int) -> None:
             found="it closed",
             mend="Close the lease only after the engine was stopped.",
         ) from error
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _secret(name: str, value: str) -> bool:
-    # Whole words: TOKENIZERS_PARALLELISM and MAX_TOKENS are no secrets.
-    return not _SECRET_WORDS.isdisjoint(name.upper().split("_")) or _SECRET_VALUE.search(value) is not None
 
 
 def _how(exited: Mapping[str, Any]) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_parity.engines.environment import is_secret
+
 __all__ = ["Redactor"]
 
-SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH", re.IGNORECASE)
 _SECRET_OPTION = re.compile(r"--?(?:.*[-_])?(?:key|token|secret|password|passwd|credentials?)", re.IGNORECASE)
 _CREDENTIALS = re.compile(r"://([^/\s@]*:[^/\s@]+)@")
 _SHORTEST = 6
@@ -65,7 +66,7 @@ class Redactor:
 
 def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
     for name, value in environment.items():
-        if SECRET_NAMES.search(name):
+        if is_secret(name, value):
             yield value
         yield from _CREDENTIALS.findall(value)
 

@@ -14,9 +14,10 @@ from pytest_parity.core.receipts import clockwork_body, words_body
 from pytest_parity.core.transcript import Clockwork, Transcript
 from pytest_parity.engines.driver import Driver, Identity, Progress, Request
 from pytest_parity.engines.drivers import connect
+from pytest_parity.engines.environment import scrubbed_environment
 from pytest_parity.engines.llama_log import facts_from_log
 from pytest_parity.engines.ports import assert_owned, free_port
-from pytest_parity.engines.process import EngineProcess, LaunchSpec, scrubbed_environment
+from pytest_parity.engines.process import EngineProcess, LaunchSpec
 from pytest_parity.errors import EngineDied, IdentityMismatch, ParityError, SettingsIgnored
 from pytest_parity.measurement.installed import InstalledEngine
 from pytest_parity.measurement.redact import Redactor

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_parity.engines.process import EngineProcess, LaunchSpec, scrubbed_environment
+from pytest_parity.engines.environment import scrubbed_environment
+from pytest_parity.engines.process import EngineProcess, LaunchSpec
 from pytest_parity.errors import ConfigurationError, EngineStartFailed, LeaseError
 
 MEND = "Correct binary and argv of this engine in parity.toml, or build it."
