@@ -54,6 +54,7 @@ class Controller:
         self.evidence_error: ParityError | None = None
         self._diverged: dict[str, int] = {}
         self._generic: set[str] = set()
+        self._lease_told = ""
         self._own_test: set[str] = set()
         self.gate: str | None = config.getoption("--parity-gate")
         self.dry = bool(config.getoption("--parity-plan") or config.getoption("collectonly", False))
@@ -229,7 +230,7 @@ class Controller:
             try:
                 return (yield)
             finally:
-                if not self.is_worker and (self.session.asked_ids or self.gate is not None):
+                if not self.is_worker and self._something_asked():
                     self._decide(session)
 
     @contextmanager
@@ -327,6 +328,11 @@ class Controller:
                     found.append((f"parity_ratio_{name}", f"{value:.6f}"))
         return found
 
+    def lease_text(self, text: str) -> str:
+        """Who holds the lease: told once a process, then briefly."""
+        told, self._lease_told = self._lease_told, text
+        return "the lease is still held by the same" if told == text else text
+
     def mark_expected(self, pair: PairPlan, report: pytest.TestReport, error: BaseException | None) -> None:
         """A divergence, or a refusal as unsupported, that the register expects is an expected failure."""
         claim = self.session.register.claims.get(pair.cell.claim)
@@ -353,6 +359,11 @@ class Controller:
         if not self.is_worker and report.failed:
             self.other_failures += 1
 
+    def _something_asked(self) -> bool:
+        """Pairs, a gate, or claims by name: then there is something to decide, even if nothing was measured."""
+        named = self.active and self.config.getoption("--claims") is not None
+        return bool(self.session.asked_ids) or self.gate is not None or named
+
     def _decide(self, session: pytest.Session) -> None:
         try:
             self.verdicts = verdict_reports.decide(self.session)
@@ -370,7 +381,7 @@ class Controller:
             session.exitstatus = UNREADABLE
         elif self.config.getoption("--parity-plan") and self.session.asked_ids and exitstatus in (0, 5):
             session.exitstatus = pytest.ExitCode.OK
-        elif exitstatus in (0, 1, 5) and not self.dry and (self.session.asked_ids or self.gate is not None):
+        elif exitstatus in (0, 1, 5) and not self.dry and self._something_asked():
             session.exitstatus = self._status(exitstatus)
 
     def _status(self, before: int) -> int:

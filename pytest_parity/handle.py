@@ -142,7 +142,7 @@ class ParityHandle:
             before = len(properties)
             if isinstance(error, LeaseUnavailable):
                 properties.append(("parity_cause", "lease"))
-                report.longrepr = str(error)
+                report.longrepr = self._controller.lease_text(str(error))
             elif isinstance(error, (Diverged, Unfinished, ParityError)):
                 report.longrepr = str(error)
             record = self._readable_record(report)

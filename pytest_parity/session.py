@@ -14,7 +14,7 @@ from pytest_parity import options
 from pytest_parity.apparatus.identity import code_digest, machine_identity
 from pytest_parity.configuration import Configuration, Register, load_configuration, load_register
 from pytest_parity.core.claims import PLANS, Claim
-from pytest_parity.core.plan import Cell, Filter, PairPlan, SessionPlan, make_plan
+from pytest_parity.core.plan import NO_CELL, Cell, Filter, PairPlan, SessionPlan, make_plan
 from pytest_parity.errors import ConfigurationError
 from pytest_parity.measurement.installed import why_not_installed
 from pytest_parity.measurement.planning import estimate
@@ -160,6 +160,24 @@ class ParitySession:
     def by_id(self) -> dict[str, PairPlan]:
         """Pairs by id."""
         return self.plan.by_id()
+
+    def unserved(self) -> list[tuple[str, str]]:
+        """(claim, why) of planned claims that no selected item measures, where no ``-k`` or node id took them away."""
+        if self.config.getoption("keyword", "") or self.names_pairs:
+            return []
+        planned = dict.fromkeys(pair.cell.claim for pair in self.plan.pairs if pair.cell.control_of is None)
+        served = {self.by_id[pair].cell.claim for pair in self.asked_ids}
+        return [(claim, "no test of this run measures it") for claim in planned if claim not in served]
+
+    def must_be_measured(self, claim: str) -> bool:
+        """Was ``claim`` named with ``--claims``, and is it unmeasured for another reason than a filter?
+
+        Its engine is missing, or no test serves it: a wrong path must not turn a run green.
+        """
+        named = options.words(self.config.getoption("--claims")) or ()
+        filtered = bool(self.config.getoption("keyword", "")) or self.names_pairs
+        why = dict(self.plan.not_asked).get(claim, "")
+        return claim in named and why != NO_CELL and not filtered
 
     def pair_of(self, nodeid: str) -> PairPlan | None:
         """The pair that a node id asks for."""

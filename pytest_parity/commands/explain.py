@@ -62,4 +62,6 @@ def _told(body: Any, record: PairRecord) -> Iterator[str]:
         for name, metric in METRICS.items():
             value = ratio(record.timing, name)
             if value is not None:
-                yield f"    {name:<16} {value:.4f}   ({metric.unit}: {metric.formula})"
+                ours, theirs = record.timing.candidate.value(name), record.timing.reference.value(name)
+                yield f"    {name:<16} {value:.4f}   candidate {ours:.6g}, reference {theirs:.6g} {metric.unit}"
+                yield f"    {'':<16} {metric.formula}"

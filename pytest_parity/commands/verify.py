@@ -46,6 +46,10 @@ def verify(folder: Path, since: str | None) -> int:
         print(f"BROKEN  {problem}")
     for name in chain.unlogged:
         print(f"UNLOGGED  {name}: whole, but not in the log (a crash between the two writes)")
+    for name in chain.unlogged_torn:
+        print(f"UNLOGGED  {name}: bytes of a torn log line, put aside and not yet told in the log")
+    if chain.torn:
+        print(f"TORN  log.jsonl: {chain.torn} bytes after its last whole line (a crash within a write)")
     print(f"{chain.files} files checked, {chain.lines} log entries, head {chain.head}")
     for key in evidence.ReceiptStore(folder).open_intents():
         print(f"OPEN  {key}: begun, and no receipt says what came of it")

@@ -73,6 +73,14 @@ def _without_numbers(
 ) -> CellVerdict | None:
     """Everything that is decided before any rate is looked at."""
     records = blank.records
+    lanes = {(r.candidate.engine, r.candidate.lane, r.reference.engine, r.reference.lane) for r in records}
+    if records and lanes != {(claim.candidate, claim.lane, claim.reference, claim.other_lane)}:
+        return replace(
+            blank,
+            word="INCOMPLETE",
+            sentence="other engines or lanes were measured than the claim names: "
+            + "; ".join(f"{a}/{b} against {c}/{d}" for a, b, c, d in sorted(lanes)),
+        )
     diverged = [r for r in records if r.outcome == "diverged"]
     if diverged:
         d = diverged[0].divergence
@@ -119,14 +127,6 @@ def _without_numbers(
             blank,
             word="INCOMPLETE",
             sentence=f"{why}: {', '.join(f'r{rep}' for rep in missing) or 'no pair'}",
-        )
-    lanes = {(r.candidate.engine, r.candidate.lane, r.reference.engine, r.reference.lane) for r in records}
-    if lanes != {(claim.candidate, claim.lane, claim.reference, claim.other_lane)}:
-        return replace(
-            blank,
-            word="INCOMPLETE",
-            sentence="other engines or lanes were measured than the claim names: "
-            + "; ".join(f"{a}/{b} against {c}/{d}" for a, b, c, d in sorted(lanes)),
         )
     configurations = {
         (r.candidate_digest, r.reference_digest, r.code_digest, r.candidate.build, r.reference.build)

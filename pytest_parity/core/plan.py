@@ -15,6 +15,7 @@ __all__ = ["Cell", "Filter", "Order", "PairPlan", "SessionPlan", "declared_cells
 
 Order = Literal["RC", "CR"]
 CONTROL_PAIRS = 6
+NO_CELL = "no cell in the filter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def make_plan(
             continue
         cells = [cell for cell in declared_cells(claim) if only.admits(cell)]
         if not cells:
-            missing.append((claim.name, "no cell in the filter"))
+            missing.append((claim.name, NO_CELL))
         asked.extend((claim, cell) for cell in cells)
     controls = _controls((claim, cell) for claim, cell in asked if not only.other_plan(cell))
     pairs: list[PairPlan] = []

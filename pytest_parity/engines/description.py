@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import date
 from typing import Any, Literal
@@ -60,7 +61,7 @@ class EngineDescription(_Model):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=60)
     driver: Literal["llama-server"] = "llama-server"
     argv: tuple[str, ...] = Field(min_length=1)
-    context: int = Field(ge=8)
+    context: int = Field(ge=8, strict=True)
     binary: str | None = None
     """A path, or ``built:NAME`` for what ``parity engine build NAME`` made."""
     model: str | None = None
@@ -70,7 +71,7 @@ class EngineDescription(_Model):
     lanes: Mapping[str, Lane] = Field(default_factory=lambda: {"plain": Lane()})
     cpus: tuple[int, ...] | None = None
     environment: Mapping[str, str] = Field(default_factory=dict)
-    warmup_tokens: int = Field(default=2048, ge=1)
+    warmup_tokens: int = Field(default=2048, ge=1, strict=True)
     start_s: float = Field(default=60.0, gt=0)
     silence_s: float = Field(default=600.0, gt=0)
     grace_s: float = Field(default=5.0, ge=0)
@@ -97,6 +98,10 @@ class EngineDescription(_Model):
                 raise ValueError(
                     f"{field!r} is given, but argv does not use {{{field}}}: its pin would speak of nothing"
                 )
+        for part in (*self.argv, *(part for lane in self.lanes.values() for part in lane.argv)):
+            unknown = sorted(set(re.findall(r"\{[a-z_]+\}", part)) - set(PLACEHOLDERS))
+            if unknown:
+                raise ValueError(f"argv has {unknown[0]}; the placeholders are {', '.join(PLACEHOLDERS)}")
         if "plain" not in self.lanes:
             raise ValueError("lanes need one called 'plain'")
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -111,6 +112,7 @@ def admit(
     sides: dict[str, tuple[InstalledEngine, str]] = {}
     try:
         for description in descriptions.values():
+            _check_cpus(description)
             _check_capabilities(description, blank)
             check_budget(plan.cell.depth, plan.cell.output_tokens, description.context, description.name)
         if plan.cell.control_of is None:
@@ -149,6 +151,18 @@ def _check_lane(engine: EngineDescription, lane: str) -> None:
             expected=f"one of {', '.join(engine.lanes)}",
             found=repr(lane),
             mend=f"Describe it under [engines.{engine.name}.lanes.{lane}].",
+        )
+
+
+def _check_cpus(engine: EngineDescription) -> None:
+    there = os.cpu_count() or 1
+    beyond = sorted(cpu for cpu in engine.cpus or () if cpu >= there)
+    if beyond:
+        raise AdmissionRefused(
+            f"cpus of {engine.name}",
+            expected=f"processors of this machine, 0 to {there - 1}",
+            found=", ".join(map(str, beyond)),
+            mend=f"Correct 'cpus' of [engines.{engine.name}].",
         )
 
 

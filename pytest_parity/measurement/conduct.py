@@ -107,6 +107,9 @@ class Conductor:
             window.runs[broken.run.job.role] = broken.run
             code = f"{reason_code(broken.cause)}-in-{broken.run.phase.replace(' ', '-')}"
             text = f"{broken.run.job.role} in phase {broken.run.phase}: {broken.cause}"
+            said = [line.strip() for line in broken.run.facts.get("log_tail", ())[-3:] if line.strip()]
+            if said:
+                text += f" Its last lines: {' / '.join(said)}"
             raise self._end(window, Result("broken", reason=Reason(code, text))) from broken.cause
         except ForeignProcess as error:
             raise self._end(window, Result("void", reason=Reason("foreign", str(error)))) from error

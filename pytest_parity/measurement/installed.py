@@ -107,7 +107,7 @@ class InstalledEngine:
                 f"{self.name}: the model {self.model.name}",
                 expected=f"SHA-256 {record.sha256 if record is not None else 'of its record'}",
                 found=file_digest(self.model),
-                mend=f"Delete the file and run: parity engine model {name} {variant}",
+                mend=f"Delete the folder that it lies in and run: parity engine model {name} {variant}",
             )
 
     def _all_expiries(self) -> list[tuple[str, date | None]]:

@@ -153,7 +153,9 @@ class MeasuredPair:
             answer = compare(*sides, self.level, minimum_tokens=minimum)
         except ParityError as error:
             reason = Reason("nothing-compared", str(error))
-            receipt = write(Result("void", reason=reason), minimum)
+            self._unwritten, self._write = Result("void", reason=reason), write
+            receipt = write(self._unwritten, minimum)
+            self._unwritten, self._write = None, _spent
             raise Unfinished(str(error), reason, receipt) from error
         if isinstance(answer, Divergence):
             # What is left must not lead to a time: neither a name here, as a traceback shows the locals of its

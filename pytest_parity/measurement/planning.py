@@ -41,7 +41,7 @@ def _declared(cell: Cell, workspace: Workspace, claims: Mapping[str, Claim]) -> 
         claim = claims[cell.claim]
         names = (claim.candidate, claim.reference)
     sides = [_side(cell, workspace.engines[name]) for name in names]
-    return None if None in sides else workspace.quiet_s + sum(side for side in sides if side is not None)
+    return None if None in sides else sum(workspace.quiet_s + side for side in sides if side is not None)
 
 
 def _side(cell: Cell, engine: EngineDescription) -> float | None:

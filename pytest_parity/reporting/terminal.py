@@ -77,7 +77,7 @@ def summary(reporter: Any, session: ParitySession, found: Findings) -> None:
 
 
 def _not_asked(reporter: Any, session: ParitySession) -> None:
-    for name, why in session.plan.not_asked:
+    for name, why in (*session.plan.not_asked, *session.unserved()):
         reporter.write_line(f"not asked: {name}: {why}")
 
 

@@ -50,7 +50,7 @@ def decide(session: ParitySession) -> tuple[ClaimVerdict, ...]:
     verdicts = []
     for claim in session.claims:
         if claim.name not in names:
-            if gate is not None:
+            if gate is not None or session.must_be_measured(claim.name):
                 verdicts.append(_not_asked(claim, session))
             continue
         engine = session.configuration.engines[claim.candidate]
@@ -80,7 +80,7 @@ def _stale(claim: Claim, session: ParitySession) -> str | None:
 
 def _not_asked(claim: Claim, session: ParitySession) -> ClaimVerdict:
     """A claim that a gate names and this run leaves out: it fails."""
-    why = dict(session.plan.not_asked).get(claim.name, "no test asked for it in this run")
+    why = dict(session.plan.not_asked).get(claim.name, "no test of this run measures it")
     return replace(judge_claim(claim, (), {}, Context({})), sentence=f"not asked: {why}")
 
 
