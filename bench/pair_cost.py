@@ -43,10 +43,10 @@ from pytest_parity.core.prompts import synthetic_ids
 from pytest_parity.engines import http_request, llama_server
 from pytest_parity.engines.description import EngineDescription
 from pytest_parity.engines.driver import Request
+from pytest_parity.engines.environment import scrubbed_environment
 from pytest_parity.engines.http_call import Caller, json_bytes
 from pytest_parity.engines.llama_settings import body_for
 from pytest_parity.engines.ports import free_port
-from pytest_parity.engines.environment import scrubbed_environment
 from pytest_parity.engines.process import EngineProcess
 from pytest_parity.evidence.ledger import Ledger
 from pytest_parity.evidence.store import ReceiptStore

@@ -50,6 +50,7 @@ class Controller:
         self.other_failures = 0
         self.verdicts: tuple[ClaimVerdict, ...] = ()
         self.recovered: tuple[str, ...] = ()
+        self.rechained: tuple[str, ...] = ()
         self.config_error: str | None = None
         self.evidence_error: ParityError | None = None
         self._diverged: dict[str, int] = {}
@@ -260,6 +261,7 @@ class Controller:
         except ParityError as error:
             raise pytest.UsageError(f"parity: {error}") from None
         self.recovered = found.pairs
+        self.rechained = found.logged
 
     def _print_plan(self) -> None:
         reporter = self.config.pluginmanager.getplugin("terminalreporter")
@@ -396,6 +398,9 @@ class Controller:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The verdicts, what was not asked, and where the receipts are."""
-        if not self.is_worker:
-            found = terminal.Findings(self.deselected, self.recovered, self.evidence_error, self.verdicts)
+        mine = self.active or self.session.asked_ids or self.deselected
+        if mine and not self.is_worker and self.config_error is None:
+            found = terminal.Findings(
+                self.deselected, self.recovered, self.rechained, self.evidence_error, self.verdicts
+            )
             terminal.summary(terminalreporter, self.session, found)

@@ -86,6 +86,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         result = yield
         if HANDLE in item.stash:
             item.stash[HANDLE].require_recorded()
+        elif any("claim" in marker.kwargs for marker in item.iter_markers("parity")):
+            pytest.fail(
+                "marked with a claim, and nothing was measured: the test takes no 'parity' fixture",
+                pytrace=False,
+            )
     finally:
         if HANDLE in item.stash:
             item.stash[HANDLE].close()

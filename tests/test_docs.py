@@ -150,8 +150,8 @@ def test_every_model_of_the_configuration_is_in_the_list() -> None:
 
 
 def test_every_field_of_a_receipt_is_documented_and_no_other() -> None:
-    tree = ast.parse(read("pytest_parity/measurement/conduct.py"))
-    (body,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "_body")
+    tree = ast.parse(read("pytest_parity/measurement/receipt_parts.py"))
+    (body,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "body_of")
     returned = (node.value for node in ast.walk(body) if isinstance(node, ast.Return))
     (written,) = (value for value in returned if isinstance(value, ast.Dict))
     keys = [str(key.value) for key in written.keys if isinstance(key, ast.Constant)]
@@ -204,8 +204,28 @@ def test_every_command_is_documented_and_no_other(capsys: pytest.CaptureFixture[
 
 
 def test_every_word_of_a_verdict_is_documented_and_no_other() -> None:
-    words = set(get_args(claims.Word)) | set(HOLDING)
+    words = set(get_args(claims.Word)) | set(HOLDING) | _words_given()
+    assert {"PASS", "FAIL", "STALE", "INVALID", "INCOMPLETE"} <= _words_given()
     assert sorted(first_names("docs/verdicts.md", "words")) == sorted(words)
+
+
+def _words_given() -> set[str]:
+    """Words that the rooms that decide a cell or a claim spell out."""
+    trees = [
+        ast.parse(read(f"pytest_parity/core/{room}.py")) for room in ("cells", "performance", "verdicts")
+    ]
+    texts = {
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {text for text in texts if re.fullmatch(r"[A-Z]{4,}(\([a-z]+\))?", text)}
+
+
+def test_the_words_that_may_be_expected_are_documented_and_no_other() -> None:
+    (meaning,) = (row[3] for row in table("docs/claims.md", "fields: Expected") if row[0] == "`verdict`")
+    assert re.findall(r"`([A-Z][^`]*)`", meaning) == list(get_args(claims.Word))
 
 
 def test_exit_statuses_stand_in_their_order() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import string
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -222,6 +223,14 @@ def _plan(name: str) -> str:
     return name
 
 
+def _float(value: int) -> float:
+    """A whole number as a float; one that no float holds becomes infinite, and is refused as such."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def parse_claim(name: str, row: Mapping[str, Any]) -> Claim:
     """A claim from a table of the register. Raises ConfigurationError that names the field."""
     if not isinstance(row, Mapping):
@@ -251,9 +260,9 @@ def parse_claim(name: str, row: Mapping[str, Any]) -> Claim:
         data["expected"] = tuple(expected)
     for field in ("margin", "threshold"):
         if type(data.get(field)) is int:
-            data[field] = float(data[field])
+            data[field] = _float(data[field])
     if isinstance(data.get("floors"), dict):
-        data["floors"] = {k: float(v) if type(v) is int else v for k, v in data["floors"].items()}
+        data["floors"] = {k: _float(v) if type(v) is int else v for k, v in data["floors"].items()}
     try:
         return Claim(name=name, **data)
     except ParityError as error:

@@ -76,7 +76,10 @@ def ratio(timing: PairTiming, name: str) -> float | None:
 
 def _side(role: str, clock: Clockwork, words: Words) -> SideTiming:
     _check_clock(role, clock)
-    carrying = [event for event in clock.events if event.tokens is None or event.tokens > 0]
+    told = words.output_ids is not None  # then an event that names no tokens carries none
+    carrying = [
+        event for event in clock.events if (event.tokens or 0) > 0 or (event.tokens is None and not told)
+    ]
     if not carrying:
         raise TimingUnreadable(
             f"timing of the {role}",
@@ -90,10 +93,14 @@ def _side(role: str, clock: Clockwork, words: Words) -> SideTiming:
     counts = [event.tokens for event in carrying]
     _check_counts(role, counts, words)
     decode: float | None = None
-    if None not in counts and last.at_ns > first.at_ns:
-        total = sum(count for count in counts if count is not None)
+    total = sum(count for count in counts if count is not None)
+    # An engine that holds its output back and sends most of it at once has no phase boundary to be seen.
+    bounded = None not in counts and 2 * (first.tokens or 0) <= total
+    if bounded and last.at_ns > first.at_ns:
         decode = (total - (first.tokens or 0)) / ((last.at_ns - first.at_ns) / 1e9)
     engine_n, engine_n1, barred = reconcile(clock.engine, decode)
+    if decode is not None and _flatters(clock.engine, decode):
+        decode = None
     produced = len(words.output_ids) if words.output_ids is not None else words.predicted
     return SideTiming(
         decode_tps=decode,
@@ -107,6 +114,20 @@ def _side(role: str, clock: Clockwork, words: Words) -> SideTiming:
         engine_decode_n1=engine_n1,
         engine_barred=barred,
     )
+
+
+def _flatters(engine: Mapping[str, float | int], client: float) -> bool:
+    """Did the client see its decode in clearly less time than the engine says that it took?
+
+    Then output was held back and sent in a burst: the arrivals bound no decode. (The other way round the engine's
+    figure is barred, and the client's stands.)
+    """
+    count, took_ms = engine.get("predicted_n"), engine.get("predicted_ms")
+    if count is None or took_ms is None or count < 2:
+        return False
+    seen_s = (count - 1) / client
+    told_s = took_ms / 1e3 * (count - 1) / count  # in the convention that is kinder to the engine
+    return told_s - seen_s > max(RECONCILE_SHARE * told_s, RECONCILE_SLACK_S)
 
 
 def _check_counts(role: str, counts: Sequence[int | None], words: Words) -> None:

@@ -20,7 +20,8 @@ KEPT_VARIABLES = (
 _NEVER_KEPT = ("LLAMA_ARG_*", "LLAMA_SERVER_*", "GGML_*")
 """An engine reads these like arguments: inherited, they would change it behind its argv's back."""
 _SECRET_WORDS = frozenset((
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY",
+    "TOKEN", "SECRET", "PASS", "PAT", "BEARER", "AUTHORIZATION",
+    "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "KEY", "APIKEY",
     "AUTH", "COOKIE",
 ))  # fmt: skip
 _SECRET_VALUE = re.compile(r"://[^/\s@]*:[^/\s@]+@")

@@ -7,7 +7,8 @@ connections that stay open beside a measurement.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 
 import httpx
 
@@ -34,7 +35,7 @@ class Caller:
     def __call__(
         self, method: str, path: str, body: Mapping[str, object] | None = None, *, timeout_s: float = 60.0
     ) -> dict[str, object]:
-        """One call. ``timeout_s``: seconds without a byte.
+        """One call. ``timeout_s``: seconds for all of it, however slowly bytes drip in.
 
         Raises EngineDied (no connection, or lost), EngineSilent (timed out), EngineNotReady (503) and
         MalformedReply (another status, no HTTP, no JSON object).
@@ -54,7 +55,12 @@ class Caller:
         content = None if body is None else json_bytes(body)
         headers = {} if content is None else {"Content-Type": "application/json"}
         try:
-            reply = self._client.request(method, path, content=content, headers=headers, timeout=timeout_s)
+            reply = self._within(
+                timeout_s,
+                lambda: self._client.request(
+                    method, path, content=content, headers=headers, timeout=timeout_s
+                ),
+            )
         except httpx.TimeoutException as error:
             raise EngineSilent(
                 where, expected=f"an answer within {timeout_s:.3g} s", found="none", mend=_SEE_LOG
@@ -70,6 +76,29 @@ class Caller:
         if reply.status_code != 200:
             raise refusal(reply.status_code, reply.content, where=where)
         return reply.content
+
+    @staticmethod
+    def _within(timeout_s: float, call: Callable[[], httpx.Response]) -> httpx.Response:
+        """``call``, given up after ``timeout_s``: httpx bounds the wait for each read, not for an answer.
+
+        A call that is given up ends with the engine, whose process is ended next.
+        """
+        outcome: list[httpx.Response | BaseException] = []
+
+        def run() -> None:
+            try:
+                outcome.append(call())
+            except BaseException as error:  # handed to the caller below
+                outcome.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(timeout_s + 0.5)
+        if not outcome:
+            raise httpx.ReadTimeout(f"no whole answer within {timeout_s:.3g} s")
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
 
     def close(self) -> None:
         """Close what is open. Never raises."""

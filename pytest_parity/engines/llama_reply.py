@@ -159,6 +159,7 @@ def read_closing(
     if evaluated is None and prefilled is None:
         raise _malformed(where, "a count of evaluated prompt tokens", "none")
     rounds = [_count(timings, name, where) for name in ROUNDS if name in timings]
+    _check_counters(_count(timings, DRAFTED, where), _count(timings, ACCEPTED, where), rounds, number, where)
     return Closing(
         announced=number,
         stop=STOPS[stop],
@@ -174,6 +175,17 @@ def read_closing(
             if isinstance(value, (int, float)) and not isinstance(value, bool)
         },
     )
+
+
+def _check_counters(
+    drafted: int | None, accepted: int | None, rounds: Sequence[int | None], written: int, where: str
+) -> None:
+    """A draft can't be accepted more often than drafted or written, and a round writes something."""
+    if accepted is not None and (accepted > written or (drafted is not None and accepted > drafted)):
+        found = f"{accepted} accepted of {drafted} drafted, {written} written"
+        raise _malformed(where, "no more accepted tokens than were drafted and written", found)
+    if rounds and rounds[0] is not None and written > 0 and not 0 < rounds[0] <= written:
+        raise _malformed(where, f"1 to {written} rounds", str(rounds[0]))
 
 
 def _check_prompt(name: str, count: int | None, request: Request, where: str) -> None:

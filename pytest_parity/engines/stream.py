@@ -193,6 +193,9 @@ def parse_json_object(text: str | bytes, *, where: str) -> dict[str, object]:
     """One JSON object, strictly (no NaN, no Infinity). Raises MalformedReply."""
     try:
         value = json.loads(text, parse_constant=_no_constant)
+        json.dumps(
+            value, ensure_ascii=False, allow_nan=False
+        ).encode()  # no 1e999, no half of a surrogate pair
     except (ValueError, RecursionError) as error:
         shown = text[:_SHOWN]
         raise MalformedReply(

@@ -217,7 +217,11 @@ class Conductor:
             "receipt": receipt,
             "subject": subject_of(receipt),
         }
-        self.workspace.store.intend(self.receipt_name(plan), canonical_bytes(body))
+        name = self.receipt_name(plan)
+        intended = self.workspace.store.intend(name, canonical_bytes(body))
+        self.workspace.ledger.append(
+            "intent", {"name": name, "digest": intended.digest}, self.workspace.timestamp()
+        )
 
     # --- the two sides ----------------------------------------------------------------------------
 

@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from pytest_parity.core.canonical import parse
-from pytest_parity.errors import EvidenceError
+from pytest_parity.core.receipts import read_pair
+from pytest_parity.errors import EvidenceError, LedgerBroken
 from pytest_parity.evidence.names import INTENTS
 from pytest_parity.evidence.recovery import log_unlogged
+from pytest_parity.measurement.planning import log_subjects
 from pytest_parity.measurement.receipt_parts import subject_of
 from pytest_parity.measurement.workspace import Workspace
 
 __all__ = ["Recovered", "alive", "alive_as_long_as", "recover"]
+
+
+MOST_LEFT = 16
+"""More workers than anybody runs at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +43,50 @@ def recover(workspace: Workspace) -> Recovered:
     if not workspace.receipts.exists():
         return Recovered((), (), ())
     store.sweep()
+    _refuse_what_no_crash_leaves(workspace)
     again = log_unlogged(workspace.ledger, workspace.timestamp(), _describe)
+    _sweep_locks(workspace.receipts)
     pairs, unreadable = [], list(again.unreadable)
+    known = _logged_intents(workspace.receipts)
     for key in store.open_intents():
         try:
-            intent: Any = parse(store.read_intent(key))
+            intent: Any = parse(store.read_intent(key, digest=known.get(key)))
             if intent["session"] == workspace.session or _lives(workspace.receipts, intent["session"]):
                 continue
-            body, subject = intent["receipt"], intent["subject"]
-        except (EvidenceError, KeyError, TypeError):
+            body = {**intent["receipt"], "recovered_at": workspace.timestamp()}
+            read_pair(key, body)
+            subject = subject_of(body)
+        except (EvidenceError, KeyError, TypeError, AttributeError):
             unreadable.append(key)
             continue
-        workspace.publish(key, {**body, "recovered_at": workspace.timestamp()}, subject)
+        workspace.publish(key, body, subject)
         pairs.append(f"{intent['pair']} of session {intent['session']}")
     return Recovered(tuple(pairs), tuple(str(e.subject["name"]) for e in again.entries), tuple(unreadable))
+
+
+def _refuse_what_no_crash_leaves(workspace: Workspace) -> None:
+    """A crash leaves one receipt a process outside the log; a log that lost many lost them in another way."""
+    seen = {str(subject.get("name")) for subject in log_subjects(workspace.receipts)}
+    left = [name for name in workspace.store.names() if name not in seen]
+    if len(left) > MOST_LEFT:
+        raise LedgerBroken(
+            f"log of {workspace.receipts.name}",
+            expected=f"at most {MOST_LEFT} receipts that a crash kept out of it",
+            found=f"{len(left)}",
+            mend="Its log was cut or removed. Restore it, or begin another folder with --receipts.",
+        )
+
+
+def _logged_intents(receipts: Path) -> dict[str, str]:
+    """Digests of intents as the log has them."""
+    return {str(s["name"]): str(s["digest"]) for s in log_subjects(receipts, "intent")}
+
+
+def _sweep_locks(receipts: Path) -> None:
+    """Remove the locks of sessions that are gone."""
+    for path in (receipts / INTENTS).glob(".alive-*"):
+        if not _lives(receipts, path.name.removeprefix(".alive-")):
+            path.unlink(missing_ok=True)
 
 
 def _describe(body: Any) -> dict[str, Any]:

@@ -13,8 +13,13 @@ from pytest_parity.engines.environment import is_secret
 
 __all__ = ["Redactor"]
 
-_SECRET_OPTION = re.compile(r"--?(?:.*[-_])?(?:key|token|secret|password|passwd|credentials?)", re.IGNORECASE)
-_CREDENTIALS = re.compile(r"://([^/\s@]*:[^/\s@]+)@")
+_SECRET_OPTION = re.compile(
+    r"--?(?:.*[-_])?(?:key|token|secret|password|passwd|pass|pat|credentials?)", re.IGNORECASE
+)
+_CREDENTIALS = re.compile(
+    r"://([^/\s@]*:[^/\s@]+)@|\bBearer\s+(\S+)|(?:[?&;]|\b)(?:access_token|api_key|token|password|pass|key)=([^&;\s]+)",
+    re.IGNORECASE,
+)
 _SHORTEST = 6
 """Shorter values are words of the texts themselves, and no secrets."""
 
@@ -68,17 +73,22 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[str]:
     for name, value in environment.items():
         if is_secret(name, value):
             yield value
-        yield from _CREDENTIALS.findall(value)
+        yield from _credentials(value)
 
 
 def _of_arguments(argv: Sequence[str]) -> Iterator[str]:
     secret_next = False
     for argument in argv:
-        if secret_next and not argument.startswith("-"):
+        if secret_next:
             yield argument
         option, equals, value = argument.partition("=")
         secret_option = _SECRET_OPTION.fullmatch(option) is not None
         if secret_option and equals:
             yield value
         secret_next = secret_option and not equals
-        yield from _CREDENTIALS.findall(argument)
+        yield from _credentials(argument)
+
+
+def _credentials(text: str) -> Iterator[str]:
+    for match in _CREDENTIALS.finditer(text):
+        yield from (found for found in match.groups() if found)

@@ -301,6 +301,14 @@ def _check_identity(job: SideJob, identity: Identity) -> None:
             found=f"{identity.slots}",
             mend='Start it with one, for llama-server "-np", "1".',
         )
+    needed = job.prompt.depth + job.output_tokens
+    if identity.context is not None and identity.context < needed:
+        raise SettingsIgnored(
+            f"context of {engine.name}",
+            expected=f"at least {needed} tokens, for prompt and output",
+            found=f"{identity.context}",
+            mend="The engine cut what was asked: start it with a larger context.",
+        )
     asked = engine.description.lanes[job.lane].effective
     _check_effective(job, {k: v for k, v in asked.items() if not k.startswith("request.")}, identity.facts)
 

@@ -65,7 +65,13 @@ def pinned(session: ParitySession) -> Iterator[None]:
         return
     before = os.sched_getaffinity(0)
     session.workspace.free_cpus = tuple(sorted(before))
-    os.sched_setaffinity(0, set(cpus) & before or before)
+    if not set(cpus) <= before:
+        missing = ", ".join(str(cpu) for cpu in sorted(set(cpus) - before))
+        raise pytest.UsageError(
+            f"parity: harness_cpus: expected processors that pytest may use ({', '.join(map(str, sorted(before)))}); "
+            f"found {missing}. Correct harness_cpus in parity.toml."
+        )
+    os.sched_setaffinity(0, set(cpus))
     try:
         yield
     finally:

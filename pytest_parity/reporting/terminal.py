@@ -18,10 +18,11 @@ __all__ = ["Findings", "header", "plan", "summary"]
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What a run found. ``deselected``: parity items that nobody asked for. ``recovered``: pairs that a dead
-    session had left open. ``evidence_error``: why there is no verdict."""
+    session had left open. ``rechained``: receipts that were not in the log. ``evidence_error``: why there is no verdict."""
 
     deselected: int
     recovered: tuple[str, ...]
+    rechained: tuple[str, ...]
     evidence_error: ParityError | None
     verdicts: tuple[ClaimVerdict, ...]
 
@@ -46,6 +47,10 @@ def summary(reporter: Any, session: ParitySession, found: Findings) -> None:
         )
     for pair in found.recovered:
         reporter.write_line(f"parity: broken pair found, receipted and not measured again: {pair}")
+    for name in found.rechained:
+        reporter.write_line(
+            f"parity: receipt was not in the log, chained now and marked so: {name}", yellow=True
+        )
     if found.evidence_error is not None:
         reporter.write_line(f"parity: no verdict: {found.evidence_error}", red=True)
     if not found.verdicts:

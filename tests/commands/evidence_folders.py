@@ -17,7 +17,7 @@ for _room in ("measurement", "plugin"):
     sys.path.append(str(Path(__file__).parents[1] / _room))
 
 from project import Project, Ran, exact_claim
-from workshop import SESSION, Workshop, acted, claim, engine, pair, says
+from workshop import EMBEDDED, SESSION, Workshop, acted, claim, engine, pair, says
 
 from pytest_parity.cli import main
 from pytest_parity.core.canonical import canonical_bytes, digest
@@ -27,6 +27,7 @@ from pytest_parity.core.transcript import Transcript
 from pytest_parity.evidence.entries import GENESIS, Entry
 
 __all__ = [
+    "EMBEDDED",
     "SESSION",
     "Said",
     "Workshop",

@@ -10,6 +10,7 @@ import pytest
 from evidence_folders import SESSION, Said, Workshop, acted, claim, edit, engine, pair, parity, says
 
 from pytest_parity.core.canonical import canonical_bytes
+from pytest_parity.core.metrics import METRICS
 from pytest_parity.measurement.pair import Diverged, Unfinished
 
 Capture = pytest.CaptureFixture[str]
@@ -37,7 +38,10 @@ class TestOutcomes:
             "  exact: 16 tokens at level tokens",
             "  ratios (above 1 the candidate wins):",
         ]
-        ratios = {line.split()[0]: line.split()[1] for line in said.lines[7:]}
+        ratios = {line.split()[0]: line.split()[1] for line in said.lines[7::2]}
+        at = next(number for number, line in enumerate(said.lines) if line.split()[0] == "decode_tps")
+        assert said.lines[at].split("   ")[1:] == ["candidate 1250, reference 1000 tokens/s"]
+        assert said.lines[at + 1].strip() == METRICS["decode_tps"].formula
         assert ratios["decode_tps"] == "1.2500"
         assert ratios["peak_rss_bytes"] == "1.0000"
         assert "acceptance" not in ratios  # unknown is left out, and never 0

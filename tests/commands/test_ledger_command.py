@@ -11,6 +11,7 @@ from evidence_folders import SESSION, Workshop, acted, edit, engine, pair, parit
 from pytest_parity import evidence
 from pytest_parity.commands import ledger as commands
 from pytest_parity.errors import StorageFailed
+from pytest_parity.measurement.recovery import recover
 
 Capture = pytest.CaptureFixture[str]
 OTHER = "20250102T000000Z-bbbbbb"
@@ -152,6 +153,30 @@ class TestPublish:
             said.err
             == f"parity: session {session}: expected receipts in {desk}; found none. See parity ledger show.\n"
         )
+
+    def test_of_a_session_with_a_pair_that_was_begun_and_not_closed(
+        self, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """Half a session would leave out the very pair that somebody killed."""
+        to, cut = tmp_path / "receipts", "20250103T000000Z-cccccc"
+        acted(monkeypatch)
+        shop = Workshop(tmp_path, session=cut)
+        conductor = shop.conductor()
+        conductor.measure(pair(shop.claim), "replay").exact().record()
+        conductor.measure(pair(shop.claim, 2), "replay")
+        said = parity(capsys, "ledger", "publish", cut, "--from", desk, "--to", to)
+        assert (said.status, said.out) == (1, "")
+        assert said.err == (
+            f"parity: session {cut}: expected a receipt of every pair that was begun; "
+            f"found none of {cut}.same-d64-synthetic-r2. "
+            "Run pytest -m parity once more: it receipts what a killed session left open.\n"
+        )
+        assert list(to.glob("*.json")) == []
+        assert parity(capsys, "ledger", "publish", SESSION, "--from", desk, "--to", to).status == 0
+        del conductor
+        recover(Workshop(tmp_path, session="20250104T000000Z-dddddd").workspace())
+        said = parity(capsys, "ledger", "publish", cut, "--from", desk, "--to", to)
+        assert said.lines[0] == f"{cut}: 2 receipts published, 0 were there"
 
     def test_from_a_folder_that_is_not_there(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(

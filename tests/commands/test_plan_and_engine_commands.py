@@ -81,11 +81,11 @@ class TestPlan:
         assert (said.status, said.err) == (0, "")
         assert said.lines == [
             "cell                           pairs  out  machine time",
-            # A side: 2 s of start, warm-up and prompt at 100 tokens/s, output at 10; and 0.5 s of quiet a pair.
-            "same-d64-synthetic                 2   16  21 s",
-            "same-d100-synthetic                2   16  23 s",
-            "control-e-plain-d64-synthetic      6   20  66 s",
-            "fast-d64-synthetic                 6   20  66 s",
+            # A side: 2 s of start, warm-up and prompt at 100 tokens/s, output at 10; and 0.5 s of quiet before it.
+            "same-d64-synthetic                 2   16  22 s",
+            "same-d100-synthetic                2   16  24 s",
+            "control-e-plain-d64-synthetic      6   20  69 s",
+            "fast-d64-synthetic                 6   20  69 s",
             "16 pairs, 32 engine starts, about 3 min of machine time",
             "order R C | C R | R C | …, fixed; a ratio above 1: the candidate wins",
             "not asked: absent: gone: its binary none is not installed. Correct 'binary' of [engines.gone].",
@@ -95,12 +95,12 @@ class TestPlan:
     def test_of_named_claims(self, tmp_path: Path, capsys: Capture) -> None:
         said = parity(capsys, "plan", "--parity-config", project(tmp_path), "--claims", "same")
         assert [line.split()[0] for line in said.lines[1:3]] == ["same-d64-synthetic", "same-d100-synthetic"]
-        assert said.lines[3] == "4 pairs, 8 engine starts, about 44 s of machine time"
+        assert said.lines[3] == "4 pairs, 8 engine starts, about 46 s of machine time"
 
     def test_of_the_default_claims_and_of_all(self, tmp_path: Path, capsys: Capture) -> None:
         path = project(tmp_path, 'default_claims = ["same"]')
         assert (
-            "4 pairs, 8 engine starts, about 44 s of machine time"
+            "4 pairs, 8 engine starts, about 46 s of machine time"
             in parity(capsys, "plan", "--parity-config", path).lines
         )
         both = parity(capsys, "plan", "--parity-config", path, "--claims", "all")

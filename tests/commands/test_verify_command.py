@@ -6,9 +6,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evidence_folders import (
+    EMBEDDED,
     SESSION,
     Workshop,
     acted,
@@ -25,6 +27,8 @@ from evidence_folders import (
 )
 
 from pytest_parity import evidence
+from pytest_parity.core.canonical import digest
+from pytest_parity.measurement.installed import InstalledEngine
 
 Capture = pytest.CaptureFixture[str]
 WORDS = {"same": "PASS", "wrong": "FAIL", "stale": "STALE"}
@@ -158,8 +162,46 @@ class TestTampering:
         log = folder / "log.jsonl"
         log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
         said = parity(capsys, "verify", folder)
-        assert said.status == 0  # what a crash leaves looks alike; --since tells
-        assert [line.split("  ")[0] for line in said.lines[:1]] == ["UNLOGGED"]
+        assert said.status == 1
+        (left,) = (line for line in said.lines if line.startswith("UNLOGGED"))
+        assert left == (
+            f"UNLOGGED  {receipt(folder, 'stale-d64-synthetic-r2').stem}: whole, but not in the log "
+            "(a crash between the two writes)"
+        )
+        assert not any(line.startswith("BROKEN") for line in said.lines)
+
+    def test_a_receipt_that_nothing_vouches_for_decides_nothing(self, folder: Path, capsys: Capture) -> None:
+        """Slipped in after the last session, it would complete a claim, or undo one."""
+        relog(folder, without=[receipt(folder, "same-d64-synthetic-r2").stem])
+        said = parity(capsys, "verify", folder)
+        assert said.status == 1
+        assert "  INCOMPLETE   same: 64 synthetic: not measured: r2" in said.lines
+        wrong = receipt(folder, "wrong-d64-synthetic-r1").stem
+        relog(folder, without=[wrong])
+        said = parity(capsys, "verify", folder)
+        assert [line.split()[1].rstrip(":") for line in said.lines if line.startswith("UNLOGGED")] == [
+            receipt(folder, "same-d64-synthetic-r2").stem,
+            wrong,
+        ]
+        assert not any("FAIL" in line for line in said.lines)
+
+    def test_a_torn_line_at_the_end_of_the_log(self, folder: Path, capsys: Capture) -> None:
+        with open(folder / "log.jsonl", "ab") as log:
+            log.write(b'{"at":')
+        said = parity(capsys, "verify", folder)
+        assert said.status == 1
+        assert said.lines[0] == "TORN  log.jsonl: 6 bytes after its last whole line (a crash within a write)"
+        assert "  PASS         same: every declared cell" in said.lines
+        evidence.log_unlogged(evidence.Ledger(folder), "2025-01-01T00:00:00Z")
+        assert parity(capsys, "verify", folder).status == 0
+
+    def test_torn_bytes_that_were_put_aside_and_not_told(self, folder: Path, capsys: Capture) -> None:
+        (folder / "log.torn-6").write_bytes(b'{"at":')
+        said = parity(capsys, "verify", folder)
+        assert said.status == 1
+        assert said.lines[0] == (
+            "UNLOGGED  log.torn-6: bytes of a torn log line, put aside and not yet told in the log"
+        )
 
     def test_a_claim_that_was_edited_in_its_receipt(self, folder: Path, capsys: Capture) -> None:
         """Not even a forger who rewrites digests and log gets by: the row has a digest of its own."""
@@ -228,7 +270,14 @@ class TestTampering:
         assert not any("PASS         wrong" in line for line in said.lines)
 
     def test_something_that_is_no_receipt(self, folder: Path, capsys: Capture) -> None:
-        (folder / "x.json").write_text('{"format":"else"}\n')
+        stranger = folder / "x.json"
+        stranger.write_text('{"format":"else"}\n')
+        said = parity(capsys, "verify", folder)
+        assert said.status == 1
+        assert "UNLOGGED  x: whole, but not in the log (a crash between the two writes)" in said.lines
+        assert not any(line.startswith("UNREADABLE") for line in said.lines)
+        subject = {"name": "x", "digest": digest(stranger.read_bytes())}
+        evidence.Ledger(folder).append("receipt", subject, "2025-01-01T00:00:00Z")
         said = parity(capsys, "verify", folder)
         assert said.status == 1
         assert (
@@ -280,7 +329,8 @@ class TestVerdicts:
 
     def test_of_a_pair_that_was_refused(self, tmp_path: Path, capsys: Capture) -> None:
         (tmp_path / "m").write_bytes(b"x")
-        pinned = engine("pinned", model="m", pin={"model_sha256": "0" * 64})
+        argv = (*EMBEDDED, "-m", "{model}")
+        pinned = engine("pinned", model="m", argv=argv, pin={"model_sha256": "0" * 64})
         shop = Workshop(
             tmp_path, engines={"e": engine(), "pinned": pinned}, claim=claim(candidate="pinned", lane="plain")
         )
@@ -290,7 +340,7 @@ class TestVerdicts:
             "  STALE        same: 64 synthetic: pinned: the model: expected SHA-256 000"
         )
 
-    @pytest.mark.parametrize(("day", "word"), [(30, "PASS"), (31, "STALE")])
+    @pytest.mark.parametrize(("day", "word"), [(29, "PASS"), (30, "STALE"), (31, "STALE")])
     def test_of_a_pin_goes_by_the_day_of_the_measurement(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, day: int, word: str
     ) -> None:
@@ -301,6 +351,43 @@ class TestVerdicts:
             shop.conductor().measure(pair(shop.claim, rep), "replay").exact().record()
         said = parity(capsys, "verify", shop.receipts)
         assert said.lines[2].split()[0] == word
+        assert ("the pin of e expired on 2025-01-30" in said.lines[2]) is (word == "STALE")
+
+    @pytest.mark.parametrize(("day", "word"), [(29, "PASS"), (30, "STALE")])
+    @pytest.mark.parametrize("role", ["candidate", "reference"])
+    def test_of_a_pin_that_this_package_holds(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: Capture,
+        day: int,
+        word: str,
+        role: str,
+    ) -> None:
+        """The receipt lists every expiry: verify knows them where the build and its pins are long gone."""
+        acted(monkeypatch)
+        honest = InstalledEngine.pin
+
+        def pin(self: InstalledEngine) -> dict[str, Any]:
+            found = honest(self)
+            if self.name == role:
+                more = {"of": "the pinned source of llama-cpp", "on": "2025-01-30"}
+                found["portable"]["expiries"].append(more)
+            return found
+
+        monkeypatch.setattr(InstalledEngine, "pin", pin)
+        shop = Workshop(
+            tmp_path,
+            engines={"candidate": engine("candidate"), "reference": engine("reference")},
+            claim=claim(candidate="candidate", reference="reference"),
+            now=lambda: datetime(2025, 1, day, tzinfo=UTC),
+        )
+        for rep in (1, 2):
+            shop.conductor().measure(pair(shop.claim, rep), "replay").exact().record()
+        monkeypatch.undo()
+        said = parity(capsys, "verify", shop.receipts)
+        assert said.lines[2].split()[0] == word
+        assert ("the pinned source of llama-cpp expired on 2025-01-30" in said.lines[2]) is (word == "STALE")
 
     def test_of_sessions_are_kept_apart(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
@@ -331,6 +418,33 @@ class TestVerdicts:
         assert said.lines[2].startswith(
             "  INCOMPLETE   same: a speculative lane needs a natural fixture class as well"
         )
+
+
+class TestOpenIntents:
+    def test_are_told_and_break_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        acted(monkeypatch)
+        shop = Workshop(tmp_path)
+        conductor = shop.conductor()
+        conductor.measure(pair(shop.claim), "replay").exact().record()
+        conductor.measure(pair(shop.claim, 2), "replay")  # its session may well be alive
+        said = parity(capsys, "verify", shop.receipts)
+        assert said.lines[1:] == [
+            f"OPEN  {SESSION}.same-d64-synthetic-r2: begun, and no receipt says what came of it",
+            f"session {SESSION}",
+            "  INCOMPLETE   same: 64 synthetic: not measured: r2",
+        ]
+        assert said.status == 0
+
+    def test_that_a_receipt_closes_are_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        acted(monkeypatch)
+        shop = Workshop(tmp_path)
+        shop.conductor().measure(pair(shop.claim), "replay").exact().record()
+        assert len(list((shop.receipts / "intents").glob("*.json"))) == 1
+        assert not any(line.startswith("OPEN") for line in parity(capsys, "verify", shop.receipts).lines)
 
 
 class TestNothing:

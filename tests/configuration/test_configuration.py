@@ -196,6 +196,40 @@ BAD: list[tuple[str, str, str]] = [
         + MEND,
     ),
     (
+        "a model that argv does not use",
+        '\n[engines.ours]\ncontext = 8192\nargv = ["x", "{port}"]\nmodel = "m"\n',
+        "parity.toml:2: engines.ours: expected 'model' is given, but argv does not use {model}: its pin would speak of "
+        f"nothing; found the table as written. {MEND}",
+    ),
+    (
+        "a binary that argv does not use",
+        '\n[engines.ours]\ncontext = 8192\nargv = ["x", "{port}"]\nbinary = "built:llama-cpp"\n',
+        "parity.toml:2: engines.ours: expected 'binary' is given, but argv does not use {binary}: its pin would speak "
+        f"of nothing; found the table as written. {MEND}",
+    ),
+    (
+        "an unknown placeholder",
+        '\n[engines.ours]\ncontext = 8192\nargv = ["x", "{port}", "--threads={cpus}"]\n',
+        "parity.toml:2: engines.ours: expected argv has {cpus}; the placeholders are {python}, {binary}, {model}, "
+        f"{{port}}, {{context}}, {{position}}; found the table as written. {MEND}",
+    ),
+    (
+        "an unknown placeholder of a lane",
+        OURS + '[engines.ours.lanes]\nplain = { argv = ["{modle}"] }\n',
+        "parity.toml:1: engines.ours: expected argv has {modle}; the placeholders are {python}, {binary}, {model}, "
+        f"{{port}}, {{context}}, {{position}}; found the table as written. {MEND}",
+    ),
+    (
+        "a context that is no whole number",
+        OURS.replace("8192", '"8192"'),
+        f"parity.toml:3: engines.ours.context: expected a valid integer; found '8192'. {MEND}",
+    ),
+    (
+        "warm-up tokens that are no whole number",
+        OURS + "warmup_tokens = 16.0\n",
+        f"parity.toml:4: engines.ours.warmup_tokens: expected a valid integer; found 16.0. {MEND}",
+    ),
+    (
         "no plain lane",
         OURS + "[engines.ours.lanes]\nfast = {}\n",
         f"parity.toml:1: engines.ours: expected lanes need one called 'plain'; found the table as written. {MEND}",

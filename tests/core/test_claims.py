@@ -279,8 +279,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "an unknown verdict",
         {"expected": [{"verdict": "SLOW", "because": "the draft is lighter"}]},
         (
-            "field 'expected.0.verdict': expected 'PASS', 'MISS', 'UNRESOLVED', 'FAIL', 'INVALID', 'INCOMPLETE', "
-            f"'UNSUPPORTED', 'STALE', 'RECORDED' or 'PASS(point)'; found 'SLOW'. {LOOK_UP}"
+            "field 'expected.0.verdict': expected 'PASS', 'MISS', 'UNRESOLVED', 'FAIL', 'UNSUPPORTED', 'RECORDED' "
+            f"or 'PASS(point)'; found 'SLOW'. {LOOK_UP}"
         ),
     ),
     (
@@ -505,7 +505,7 @@ def entry(verdict: str, **where: Any) -> dict[str, Any]:
 def test_the_entry_that_names_most_of_a_cell_speaks_for_it() -> None:
     everywhere, deep = entry("UNRESOLVED"), entry("MISS", depth=8192)
     natural, both = (
-        entry("INCOMPLETE", fixture="natural-code"),
+        entry("UNSUPPORTED", fixture="natural-code"),
         entry("FAIL", depth=8192, fixture="natural-code"),
     )
     for order in ([everywhere, deep, natural, both], [both, natural, deep, everywhere]):
@@ -517,8 +517,23 @@ def test_the_entry_that_names_most_of_a_cell_speaks_for_it() -> None:
 
         assert word(2048, "synthetic") == "UNRESOLVED"
         assert word(8192, "synthetic") == "MISS"
-        assert word(2048, "natural-code") == "INCOMPLETE"
+        assert word(2048, "natural-code") == "UNSUPPORTED"
         assert word(8192, "natural-code") == "FAIL"
+
+
+@pytest.mark.parametrize(
+    "word", ["PASS", "MISS", "UNRESOLVED", "FAIL", "UNSUPPORTED", "RECORDED", "PASS(point)"]
+)
+def test_a_word_that_something_measured_gives_may_be_expected(word: str) -> None:
+    found = a_claim(expected=[entry(word)]).expectation(2048, "synthetic")
+    assert found is not None and found.verdict == word
+
+
+@pytest.mark.parametrize("word", ["INCOMPLETE", "INVALID", "STALE"])
+def test_a_word_for_nothing_measured_may_not_be_expected(word: str) -> None:
+    """It would be met without any measurement, and the claim would hold by being left out."""
+    with pytest.raises(ConfigurationError, match=rf"field 'expected\.0\.verdict': .*; found '{word}'\. "):
+        a_claim(expected=[entry(word)])
 
 
 def test_a_cell_that_no_entry_names_has_no_expectation() -> None:

@@ -32,6 +32,11 @@ def spoken(ids: tuple[int, ...] | None, text: str = "", stop: StopReason | None 
     return Transcript(Words(3, ids, text, stop), Clockwork(0, (Event(1, 1),), 2))
 
 
+def counted(text: str, predicted: int | None) -> Transcript:
+    """A side that gives text only, and its own count of tokens."""
+    return Transcript(Words(3, None, text, "limit", predicted=predicted), Clockwork(0, (Event(1, 1),), 2))
+
+
 # --- against an implementation that cannot be wrong ------------------------------------------------------
 
 
@@ -134,6 +139,21 @@ def test_text_differs_at_a_byte() -> None:
 
 def test_equal_text_with_another_stop_reason_differs() -> None:
     assert diverged(spoken(None, "a", "eos"), spoken(None, "a", "limit"), "text").kind == "stop"
+
+
+def test_equal_text_with_another_count_of_tokens_differs() -> None:
+    """The same bytes in fewer tokens: their rates in tokens per second measure two different things."""
+    ours, theirs = counted("naïve", 3), counted("naïve", 4)
+    for one, other in ((ours, theirs), (theirs, ours)):
+        found = diverged(one, other, "text")
+        assert (found.level, found.kind, found.position) == ("text", "count", 6)
+        assert {found.candidate_tokens, found.reference_tokens} == {3, 4}
+
+
+@pytest.mark.parametrize("unknown", [(None, 4), (3, None), (None, None), (4, 4)])
+def test_a_count_that_a_side_does_not_tell_is_not_compared(unknown: tuple[int | None, int | None]) -> None:
+    ours, theirs = (counted("naïve", count) for count in unknown)
+    assert isinstance(compare(ours, theirs, "text"), Exact)
 
 
 def test_level_none_proves_nothing_and_keeps_the_clocks() -> None:

@@ -418,6 +418,21 @@ def test_another_lane_than_the_claims_proves_nothing_of_the_claim() -> None:
     )
 
 
+def test_a_divergence_on_another_lane_than_the_claims_is_no_failure_of_the_claim() -> None:
+    """Nor can it meet an expected FAIL: it says nothing of the lanes that the claim names."""
+    reason = {"verdict": "FAIL", "because": "the draft is lighter"}
+    claim = a_claim("tokens", kind="exact", expected=[reason])
+    other = a_claim("tokens", kind="exact", lane="fast")
+    record = replace(a_record(other, None, candidate=diverging()), claim_digest=claim.digest)
+    assert record.outcome == "diverged"
+    said(
+        judged(claim, [record]),
+        "INCOMPLETE",
+        "2,048 synthetic: other engines or lanes were measured than the claim names: ours/fast against theirs/fast",
+        held=False,
+    )
+
+
 def test_ratios_never_cross_sessions() -> None:
     mixed = pairs(CLAIM, ABOVE)
     mixed[3] = replace(mixed[3], session="another")

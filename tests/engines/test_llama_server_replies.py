@@ -11,6 +11,7 @@ from raw_server import LAST_CHUNK, STREAM_HEAD, Step, chunk, plain, raw_server, 
 from pytest_parity.core.transcript import Transcript
 from pytest_parity.engines.driver import Driver, Request
 from pytest_parity.engines.llama_server import LlamaServerDriver
+from pytest_parity.engines.llama_settings import GREEDY
 from pytest_parity.errors import (
     ConfigurationError,
     EngineDied,
@@ -200,9 +201,9 @@ def test_settings_that_are_not_echoed_are_kept_out() -> None:
 
 
 def test_numbers_are_compared_as_engines_keep_them() -> None:
-    settings = {"min_p": 0.10000000149011612, "temperature": 0, "top_k": 1.0}
+    settings = {"top_n_sigma": 0.10000000149011612, "temperature": 0, "top_k": 1.0}
     words = generate(
-        stream(*FOUR, final({"generation_settings": settings})), request(extra={"min_p": 0.1})
+        stream(*FOUR, final({"generation_settings": settings})), request(extra={"top_n_sigma": 0.1})
     ).words
     assert words.settings == settings
 
@@ -337,11 +338,19 @@ def test_fields_that_the_driver_sets_are_not_the_lanes() -> None:
         LlamaServerDriver("http://127.0.0.1:1").generate(request(extra={"stream": False, "prompt": []}))
     assert str(error.value) == (
         "request fields of the lane: expected none of prompt, n_predict, stream, return_tokens, return_progress, "
-        "ignore_eos, cache_prompt, id_slot; found prompt, stream. "
-        "These are set from the claim; leave them out of the lane."
+        "ignore_eos, cache_prompt, id_slot, temperature, top_k, samplers, top_p, min_p, typical_p, xtc_probability, "
+        "dynatemp_range, mirostat, repeat_penalty, presence_penalty, frequency_penalty, dry_multiplier, logit_bias, "
+        "seed; found prompt, stream. These are set from the claim; leave them out of the lane."
     )
     with pytest.raises(ConfigurationError, match="Mend the lane's request table"):
-        LlamaServerDriver("http://127.0.0.1:1").generate(request(extra={"seed": float("nan")}))
+        LlamaServerDriver("http://127.0.0.1:1").generate(request(extra={"top_n_sigma": float("nan")}))
+
+
+@pytest.mark.parametrize("field", sorted(GREEDY))
+def test_what_makes_it_greedy_is_not_the_lanes(field: str) -> None:
+    """Also not with the value that it has anyway: two lanes that sample alike would count as different."""
+    with pytest.raises(ConfigurationError, match=f"^request fields of the lane: .*; found {field}\\. "):
+        LlamaServerDriver("http://127.0.0.1:1").generate(request(extra={field: GREEDY[field]}))
 
 
 # Withheld ids (trap T53): events 1 and 4 of four tokens carry an id, as llama.cpp does inside an emoji.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from evidence_faults import AT, LATER, files_in, log_receipt, measure, receipt
 
-from pytest_parity.core.canonical import digest, parse
+from pytest_parity.core.canonical import Json, digest, parse
 from pytest_parity.errors import LedgerBroken, ParityError
 from pytest_parity.evidence import Ledger, ReceiptStore, log_unlogged, verify
 from pytest_parity.evidence.disk import DISK
@@ -81,6 +81,26 @@ def test_whole_receipts_that_a_crash_left_unlogged_are_logged(tmp_path: Path) ->
     found = verify(tmp_path)
     assert found.intact
     assert found.unlogged == ("foreign",)
+
+
+def test_what_its_caller_says_of_a_receipt_stands_in_its_entry(tmp_path: Path) -> None:
+    store, ledger = ReceiptStore(tmp_path), Ledger(tmp_path)
+    published = store.publish("unlogged", receipt("unlogged"))
+    store.publish("other", b'{"kind":"no receipt"}\n')
+    more = {"outcome": "passed", "name": "a lie", "digest": "a lie"}
+
+    def describe(body: Json) -> Mapping[str, object]:
+        assert isinstance(body, dict)
+        if body.get("kind") == "no receipt":
+            raise KeyError("outcome")
+        return more
+
+    recovered = log_unlogged(ledger, LATER, describe)
+    assert recovered.unreadable == ("other",)
+    assert [entry.subject for entry in recovered.entries] == [
+        {"outcome": "passed", "name": "unlogged", "digest": published.digest, "recovered": True}
+    ]
+    assert verify(tmp_path).unlogged == ("other",)
 
 
 def test_nothing_is_recovered_into_a_broken_log(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,22 @@ class TestContext:
         )
 
 
+class TestProcessors:
+    def test_that_this_machine_does_not_have(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "cpu_count", lambda: 4)
+        text, body = refused(Workshop(tmp_path, engines={"e": engine(cpus=(5, 3, 4))}))
+        assert text == (
+            "cpus of e: expected processors of this machine, 0 to 3; found 4, 5. Correct 'cpus' of [engines.e]."
+        )
+        assert body["reason"]["code"] == "refused"
+
+    def test_up_to_the_last_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        acted(monkeypatch)
+        monkeypatch.setattr(os, "cpu_count", lambda: 4)
+        shop = Workshop(tmp_path, engines={"e": engine(cpus=(0, 3))})
+        assert shop.conductor().measure(pair(shop.claim), "replay").exact().record().outcome == "passed"
+
+
 class TestAComparisonThatCannotFail:
     def test_one_configuration_twice(self, tmp_path: Path) -> None:
         text, body = refused(Workshop(tmp_path, claim=claim(lane="plain")))
@@ -103,6 +120,17 @@ class TestAComparisonThatCannotFail:
         shop = Workshop(tmp_path, engines={"e": engine(lanes={"other": {}})}, claim=claim(lane="other"))
         text, _ = refused(shop)
         assert "found the same one twice" in text
+
+    @pytest.mark.parametrize("where", [{"cpus": (0,)}, {"memory_limit_bytes": 10**9}])
+    def test_two_engines_that_differ_only_in_where_they_run(
+        self, tmp_path: Path, where: Mapping[str, Any]
+    ) -> None:
+        engines = {"e": engine(), "f": engine("f", **where)}
+        assert engines["e"].digest("plain") != engines["f"].digest("plain")
+        assert engines["e"].behaviour("plain") == engines["f"].behaviour("plain")
+        shop = Workshop(tmp_path, engines=engines, claim=claim(candidate="f", lane="plain"))
+        text, body = refused(shop)
+        assert "found the same one twice" in text and body["reason"]["code"] == "refused"
 
     def test_the_same_lane_named_by_a_test(self, tmp_path: Path) -> None:
         text, _ = refused(Workshop(tmp_path), lanes=("fused", "fused"))
@@ -284,6 +312,19 @@ class TestAdmitted:
         )
         assert one.claim_digest != other.claim_digest
         assert one.lanes == {"candidate": "plain", "reference": "plain"}
+
+    @pytest.mark.parametrize("turned", [False, True])
+    def test_a_control_is_as_strict_as_the_strictest_claim_that_leans_on_it(
+        self, tmp_path: Path, turned: bool
+    ) -> None:
+        speed = {"kind": "parity", "metric": "decode_tps", "margin": 0.5, "pairs": "6"}
+        loose, strict = claim("loose", exactness="text", **speed), claim("strict", **speed)
+        elsewhere = claim("elsewhere", **{**speed, "reference_lane": "fused", "lane": "plain"})
+        both = [loose, strict][:: -1 if turned else 1]
+        workspace = Workshop(tmp_path).workspace()
+        for claims, level in ((both, "tokens"), ([loose], "text"), ([elsewhere, loose], "text")):
+            found = admit(workspace, {c.name: c for c in claims}, _control(loose), None)
+            assert found.level == level, [c.name for c in claims]
 
     @pytest.mark.parametrize(
         ("kind", "code"),

@@ -34,6 +34,9 @@ from pytest_parity.apparatus.scan import Scan
 from pytest_parity.core.canonical import digest
 from pytest_parity.core.receipts import read_pair
 from pytest_parity.core.timing import ratio
+from pytest_parity.core.transcript import Transcript
+from pytest_parity.engines.driver import Progress, Request
+from pytest_parity.engines.llama_server import LlamaServerDriver
 from pytest_parity.errors import LeaseUnavailable, ReceiptExists
 from pytest_parity.evidence.entries import Entry
 from pytest_parity.measurement import conduct
@@ -89,6 +92,7 @@ class TestARealPair:
                 "name": name,
                 "digest": digest((two_pairs.receipts / f"{name}.json").read_bytes()),
                 "seconds": body["lease"]["held_s"],
+                "timed": True,
                 "session": SESSION,
                 "claim": "same",
                 "claim_digest": two_pairs.claim.digest,
@@ -257,7 +261,7 @@ class TestLease:
 
 
 class TestQuiet:
-    def test_is_slept_under_the_lease_after_the_first_scan_and_before_the_intent(
+    def test_is_slept_under_the_lease_before_each_side(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         shop = Workshop(tmp_path, quiet_s=1.25)
@@ -282,7 +286,8 @@ class TestQuiet:
         monkeypatch.setattr(time, "sleep", sleep)
         monkeypatch.setattr(conduct, "run_side", side)
         receipt = shop.conductor().measure(pair(shop.claim), "replay").exact().record()
-        assert order == ["scan", ("sleep", 1.25, False), "side", "scan", "side", "scan"]
+        quiet = ("sleep", 1.25, True)  # the pair was begun: an interruption in here is receipted
+        assert order == ["scan", quiet, "side", "scan", quiet, "side", "scan"]
         assert body_of(receipt.path)["lease"]["quiet_s"] == 1.25
 
 
@@ -412,11 +417,36 @@ class TestCache:
         assert (body["outcome"], body["reason"]["code"]) == ("void", "cached")
 
     def test_an_engine_that_reuses_against_the_request_is_void(self, tmp_path: Path) -> None:
-        lane = {"reuses": {"argv": ("--fault", "reuse-cache")}}
+        lane = {"reuses": {"argv": ("--fault", "reuse-cache"), "prime": True}}
         shop = Workshop(tmp_path, engines={"e": engine(lanes=lane)}, claim=claim(lane="reuses"))
         error, body = shop.unfinished()
-        assert str(error) == "void: the candidate took 16 prompt tokens from a cache that was forbidden (T05)"
-        assert body["sides"]["candidate"]["words"]["cached"] == 16
+        assert str(error) == "void: the candidate took 63 prompt tokens from a cache that was forbidden (T05)"
+        assert body["sides"]["candidate"]["words"]["cached"] == 63
+
+    @pytest.mark.parametrize("fixture", ["synthetic", "file:x.json"])
+    def test_the_warm_up_leaves_nothing_that_the_prompt_could_reuse(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fixture: str
+    ) -> None:
+        """Not even an engine that keeps every prefix finds the prompt's own (T05)."""
+        (tmp_path / "x.json").write_text(str([7, 7, *range(8, 70)]))
+        sent: list[tuple[int, ...]] = []
+        answer = LlamaServerDriver.generate
+
+        def listen(self: LlamaServerDriver, request: Request, progress: Progress | None = None) -> Transcript:
+            sent.append(request.prompt_ids)
+            return answer(self, request, progress)
+
+        monkeypatch.setattr(LlamaServerDriver, "generate", listen)
+        lane = {"reuses": {"argv": ("--fault", "reuse-cache")}}
+        shop = Workshop(
+            tmp_path, engines={"e": engine(lanes=lane)}, claim=claim(lane="reuses", fixtures=[fixture])
+        )
+        receipt = shop.conductor().measure(pair(shop.claim), "replay").exact().record()
+        for side in body_of(receipt.path)["sides"].values():
+            assert (side["words"]["cached"], side["warmup"]["prompt_tokens"]) == (0, 16)
+        assert [len(ids) for ids in sent] == [16, 64, 16, 64]
+        for warm, prompt in (sent[:2], sent[2:]):
+            assert warm[0] != prompt[0] and set(warm) <= set(prompt)
 
     def test_a_primed_lane_may_and_must_reuse(self, tmp_path: Path) -> None:
         lane = {"cached": {"cache": True, "prime": True}}
@@ -505,17 +535,30 @@ class TestForeign:
 
 
 class TestInterrupted:
-    @pytest.mark.parametrize("blow", [KeyboardInterrupt, SystemExit, MemoryError])
-    def test_the_receipt_is_written_and_the_interruption_goes_on(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: type[BaseException]
+    @pytest.mark.parametrize(
+        ("blow", "code", "sentence"),
+        [
+            (KeyboardInterrupt(), "interrupted", "ended by KeyboardInterrupt"),
+            (SystemExit(3), "interrupted", "ended by SystemExit"),
+            (MemoryError(), "internal", "MemoryError: "),
+            (ZeroDivisionError("division by zero"), "internal", "ZeroDivisionError: division by zero"),
+        ],
+    )
+    def test_the_receipt_is_written_and_what_was_raised_goes_on(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        blow: BaseException,
+        code: str,
+        sentence: str,
     ) -> None:
         shop = Workshop(tmp_path)
-        acted(monkeypatch, candidate=blow())
-        with pytest.raises(blow):
+        acted(monkeypatch, candidate=blow)
+        with pytest.raises(type(blow)) as caught:
             shop.conductor().measure(pair(shop.claim), "replay")
+        assert caught.value is blow
         (body,) = bodies(shop.receipts).values()
-        assert (body["outcome"], body["reason"]["code"]) == ("broken", "interrupted")
-        assert body["reason"]["sentence"] == f"ended by {blow.__name__}"
+        assert (body["outcome"], body["reason"]) == ("broken", {"code": code, "sentence": sentence})
         assert body["sides"]["reference"]["words"]["output_ids"] == list(range(100, 116))
         assert body["sides"]["reference"]["clockwork"] is None
         assert body["sides"]["candidate"]["phase"] == "not started"

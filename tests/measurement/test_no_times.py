@@ -22,8 +22,11 @@ from pytest_parity.core.receipts import read_pair
 from pytest_parity.core.timing import PairTiming, SideTiming, derive
 from pytest_parity.core.transcript import Clockwork, Event, Transcript
 from pytest_parity.engines.llama_server import LlamaServerDriver
+from pytest_parity.errors import StorageFailed
+from pytest_parity.measurement import conduct
 from pytest_parity.measurement.pair import Diverged, MeasuredPair, Unfinished
-from pytest_parity.measurement.side import SideRun
+from pytest_parity.measurement.side import SideJob, SideRun
+from pytest_parity.measurement.workspace import Workspace
 
 TIMES = (Clockwork, Event, Transcript, PairTiming, SideTiming, SideRun, Exact)
 
@@ -240,16 +243,155 @@ def test_no_receipt_of_a_diverged_pair_holds_a_time(
         acted(patch, ours, theirs)
         shop = Workshop(Path(folder), claim=claim(exactness=level))
         measured = shop.conductor().measure(pair(shop.claim), "replay")
-        try:
+        with pytest.raises(Diverged) as caught:
             measured.exact()
-        except Diverged as error:
-            (body,) = bodies(shop.receipts).values()
-            assert body["outcome"] == "diverged"
-            assert leaks(body, ours, theirs) == []
-            assert leaks(json.loads((shop.receipts / "log.jsonl").read_text()), ours, theirs) == []
-            assert reachable(error, measured).isdisjoint(TIMES)
-        else:
-            assert level == "text"  # another count of the same text
+        (body,) = bodies(shop.receipts).values()
+        assert body["outcome"] == "diverged"
+        assert leaks(body, ours, theirs) == []
+        assert leaks(json.loads((shop.receipts / "log.jsonl").read_text()), ours, theirs) == []
+        assert reachable(caught.value, measured).isdisjoint(TIMES)
+
+
+class TestAReceiptThatCannotBeWritten:
+    """A full volume takes no failure away: what came of the pair is kept, and written when its test ends."""
+
+    def test_of_a_divergence_is_written_later_and_without_times(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ours, theirs = says((*range(100, 115), 9)), says(sent_ns=21_000_000_123, step_ns=1_000_013)
+        acted(monkeypatch, ours, theirs)
+        runs = _kept(monkeypatch)
+        shop = Workshop(tmp_path)
+        measured = shop.conductor().measure(pair(shop.claim), "the replay command")
+        with monkeypatch.context() as full:
+            full.setattr(Workspace, "publish", _full)
+            with pytest.raises(StorageFailed) as caught:
+                measured.exact()
+        assert bodies(shop.receipts) == {}
+        self._no_times_are_left(runs, ours, theirs)
+        assert leaks(repr(vars(measured)), ours, theirs) == []
+        assert reachable(caught.value, measured).isdisjoint({*TIMES} - {SideRun, Transcript, Clockwork})
+        with pytest.raises(AssertionError, match="its transcripts are gone"):
+            measured.exact()
+        with pytest.raises(AssertionError, match=r"record\(\) before exact\(\)"):
+            measured.record()
+        assert measured.abandon("the test ended before record()").outcome == "diverged"
+        (body,) = bodies(shop.receipts).values()
+        assert (body["outcome"], body["reason"], body["timing"]) == ("diverged", None, None)
+        assert (body["divergence"]["position"], body["divergence"]["candidate_id"]) == (15, 9)
+        assert [side["words"]["output_ids"][-1] for side in body["sides"].values()] == [9, 115]
+        assert leaks(body, ours, theirs) == []
+        assert read_pair("r", body).divergence is not None
+
+    def test_of_a_divergence_may_be_refused_more_than_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        acted(monkeypatch, says((*range(100, 115), 9)))
+        shop = Workshop(tmp_path)
+        measured = shop.conductor().measure(pair(shop.claim), "replay")
+        with monkeypatch.context() as full:
+            full.setattr(Workspace, "publish", _full)
+            for attempt in (measured.exact, lambda: measured.abandon("the test ended before record()")):
+                with pytest.raises(StorageFailed):
+                    attempt()
+        assert measured.abandon("the test ended before record()").outcome == "diverged"
+
+    def test_of_a_pair_that_proves_too_little_is_written_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        acted(monkeypatch)
+        shop = Workshop(tmp_path)
+        measured = shop.conductor().measure(pair(shop.claim), "replay")
+        with monkeypatch.context() as full:
+            full.setattr(Workspace, "publish", _full)
+            with pytest.raises(StorageFailed):
+                measured.exact(minimum_tokens=17)
+        assert measured.abandon("the test ended before record()").outcome == "void"
+        (body,) = bodies(shop.receipts).values()
+        assert body["reason"]["code"] == "nothing-compared"
+
+    def test_of_an_exact_pair_may_be_recorded_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        acted(monkeypatch)
+        shop = Workshop(tmp_path)
+        exact = shop.conductor().measure(pair(shop.claim), "replay").exact()
+        with monkeypatch.context() as full:
+            full.setattr(Workspace, "publish", _full)
+            with pytest.raises(StorageFailed):
+                exact.record()
+        assert exact.record().outcome == "passed"
+
+    @staticmethod
+    def _no_times_are_left(runs: list[SideRun], *sides: Transcript) -> None:
+        assert [run.job.role for run in runs] == ["reference", "candidate"]
+        for run in runs:
+            assert run.transcript is not None
+            assert run.transcript.clockwork == Clockwork(0, (), 0)
+            assert run.transcript.words.output_ids is not None
+        assert leaks(repr(runs), *sides) == []
+
+
+def _kept(monkeypatch: pytest.MonkeyPatch) -> list[SideRun]:
+    """From here on every run of a side is kept in this list."""
+    runs, play = list[SideRun](), vars(conduct)["run_side"]
+
+    def keep(*args: Any) -> SideRun:
+        runs.append(play(*args))
+        return runs[-1]
+
+    monkeypatch.setattr(conduct, "run_side", keep)
+    return runs
+
+
+def _full(*_: object) -> None:
+    raise StorageFailed("receipt", expected="room", found="none", mend="Make room.")
+
+
+def test_the_runs_of_a_diverged_pair_lose_their_times_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that somebody still holds: no later receipt of the same window could bring a time back."""
+    ours = says((*range(100, 115), 9))
+    acted(monkeypatch, ours)
+    runs = _kept(monkeypatch)
+    shop = Workshop(tmp_path)
+    measured = shop.conductor().measure(pair(shop.claim), "replay")
+    assert [run.transcript.clockwork.end_ns > 0 for run in runs if run.transcript is not None] == [True, True]
+    with pytest.raises(Diverged):
+        measured.exact()
+    for run in runs:
+        assert run.transcript is not None and run.transcript.clockwork == Clockwork(0, (), 0)
+    assert [run.transcript.words for run in runs if run.transcript is not None][1] == ours.words
+
+
+def test_a_side_that_said_nothing_has_nothing_to_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = list[SideJob]()
+    acted(monkeypatch, seen=jobs)
+    shop = Workshop(tmp_path)
+    shop.conductor().measure(pair(shop.claim), "replay").exact().record()
+    run = SideRun(jobs[0])
+    run.forget_times()
+    assert run.transcript is None
+
+
+def test_an_exact_pair_hands_out_its_timing_and_no_clockwork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates come out of ``timing()`` alone, which every receipt then answers for."""
+    acted(monkeypatch)
+    shop = Workshop(tmp_path)
+    exact = shop.conductor().measure(pair(shop.claim), "replay").exact()
+    assert {name for name in dir(exact) if not name.startswith("_")} == {
+        "tokens",
+        "require",
+        "timing",
+        "record",
+    }
+    assert not {type(value) for name, value in vars(exact).items() if name[0] != "_"}
+    assert type(exact.timing()) is PairTiming
 
 
 @pytest.mark.parametrize("outcome", ["one-process", "abandoned", "cached"])

@@ -16,9 +16,11 @@ from workshop import SESSION, Workshop, acted, bodies, claim, engine, engines_al
 
 from pytest_parity import evidence
 from pytest_parity.apparatus.lease import Lease
+from pytest_parity.core.plan import Filter, make_plan
 from pytest_parity.core.receipts import read_pair
 from pytest_parity.errors import LeaseUnavailable, ReceiptExists
 from pytest_parity.evidence.entries import Entry
+from pytest_parity.measurement.planning import attempts, log_subjects
 from pytest_parity.measurement.recovery import alive, recover
 
 LATER = "20250102T000000Z-bbbbbb"
@@ -195,11 +197,34 @@ class TestReceiptsOutsideTheLog:
         assert (found.pairs, found.logged) == ((), (receipt.name,))
         assert evidence.verify(shop.receipts).whole
 
-    def test_that_are_none_are_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_say_in_the_log_what_they_would_have_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else a crash between the two writes takes an attempt out of the count."""
+        acted(monkeypatch)
+        shop = Workshop(tmp_path)
+        shop.conductor().measure(pair(shop.claim), "replay").exact().record()
+        log = shop.receipts / "log.jsonl"
+        ordinary = Entry.read(log.read_bytes(), 1).subject
+        log.unlink()
+        later = Workshop(tmp_path, session=LATER)
+        recover(later.workspace())
+        assert Entry.read(log.read_bytes(), 1).subject == {**ordinary, "recovered": True}
+        later.conductor().measure(pair(later.claim), "replay").exact().record()
+        plan = make_plan([later.claim], Filter())
+        assert list(attempts(later.workspace(), plan).values()) == [2]
+
+    @pytest.mark.parametrize(
+        "content", ["{ }", "{}\n", "[]\n", '"receipt"\n', '{"format":"pytest-parity/receipt/1"}\n', "null\n"]
+    )
+    def test_that_are_none_are_named_and_left_alone(self, tmp_path: Path, content: str) -> None:
         shop = Workshop(tmp_path)
         shop.workspace().store.prepare()
-        (shop.receipts / "x.json").write_text("{ }")
-        assert recover(shop.workspace()).unreadable == ("x",)
+        (shop.receipts / "x.json").write_text(content)
+        found = recover(shop.workspace())
+        assert (found.unreadable, found.logged) == (("x",), ())
+        assert (shop.receipts / "x.json").read_text() == content
+        assert list(log_subjects(shop.receipts)) == []
 
 
 def test_a_folder_that_is_not_there_needs_nothing(tmp_path: Path) -> None:

@@ -109,7 +109,11 @@ def test_sigkill_of_xdists_controller_frees_the_device(project: Project) -> None
 
 def test_sigkill_of_a_worker_spends_its_pair_and_the_others_go_on(project: Project) -> None:
     """Xdist runs the item again that killed its worker: the pair was begun, so it isn't measured again."""
-    project.claims = {"stuck": exact_claim("stall"), "same": exact_claim(), "more": exact_claim(depths=[96])}
+    project.claims = {
+        "stuck": exact_claim("stall"),
+        "same": exact_claim(),
+        "more": exact_claim(depths=DEPTHS),
+    }
     # An engine that SIGTERM does not end holds the lease for a moment longer than its worker lives.
     project.lanes = {"stall": ["--fault", "stall-at=5:8", "--fault", "ignore-sigterm"]}
     project.write()

@@ -255,6 +255,16 @@ def test_a_project_without_parity_tests_pays_nothing(tmp_path: Path) -> None:
     assert "parity:" not in ran.out
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_without_a_parity_test_says_nothing_of_claims(tmp_path: Path, mode: str) -> None:
+    project = Project(tmp_path, claims={"same": exact_claim()}, tests="def test_a():\n    pass\n")
+    (project.root / "claims" / "x.toml").write_text("unreadable")
+    ran = project.run(mode=mode)
+    assert ran.status == 0
+    assert "parity:" not in ran.out
+    assert "not asked" not in ran.out
+
+
 def test_ten_thousand_pairs_are_collected(tmp_path: Path) -> None:
     depths = list(range(10, 10 + 5000))
     project = Project(
