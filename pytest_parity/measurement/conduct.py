@@ -218,10 +218,7 @@ class Conductor:
             "subject": subject_of(receipt),
         }
         name = self.receipt_name(plan)
-        intended = self.workspace.store.intend(name, canonical_bytes(body))
-        self.workspace.ledger.append(
-            "intent", {"name": name, "digest": intended.digest}, self.workspace.timestamp()
-        )
+        self.workspace.store.intend(name, canonical_bytes(body))
 
     # --- the two sides ----------------------------------------------------------------------------
 

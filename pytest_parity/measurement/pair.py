@@ -167,6 +167,10 @@ class MeasuredPair:
             self._unwritten, self._write = None, _spent
             del write
             raise Diverged(divergence_text(self.replay, answer, receipt.name), answer, receipt)
+        why = _ended_for_nothing(answer, self.plan.cell.output_tokens)
+        if why is not None:
+            reason = Reason("short", why)
+            raise Unfinished(why, reason, write(Result("void", exact=answer, reason=reason), minimum))
         self._write = write
         self._answer = ExactPair(answer, minimum, write)
         return self._answer
@@ -181,6 +185,15 @@ class MeasuredPair:
         """Write a void receipt for a pair whose test ended before ``record()``; nothing measured is lost."""
         result = self._unwritten or Result("void", reason=Reason("test-ended", sentence))
         return self._write(result, self._minimum)
+
+
+def _ended_for_nothing(exact: Exact, asked: int) -> str | None:
+    """Two sides that agree to stop early, for no reason that the request gave them, prove less than was asked."""
+    words = exact.reference_words
+    written = len(words.output_ids) if words.output_ids is not None else words.predicted
+    if words.stop == "eos" or written is None or written >= asked:
+        return None
+    return f"both sides wrote {written} of {asked} tokens, and gave no end token as their reason"
 
 
 def _spent(_result: Result, _minimum: int) -> NoReturn:

@@ -80,8 +80,8 @@ def _place(subject: Mapping[str, object]) -> tuple[object, object, object]:
     return subject.get("claim"), subject.get("depth"), subject.get("fixture")
 
 
-def log_subjects(receipts: Path, kind: str = "receipt") -> Iterator[Mapping[str, object]]:
-    """Subjects of the log's entries of ``kind``, in order; ends at the first line that is no entry.
+def log_subjects(receipts: Path) -> Iterator[Mapping[str, object]]:
+    """Subjects of the log's receipt entries, in order; ends at the first line that is no entry.
 
     Only planning and counting read it this way; ``parity verify`` is what finds a broken log.
     """
@@ -89,7 +89,7 @@ def log_subjects(receipts: Path, kind: str = "receipt") -> Iterator[Mapping[str,
         with open(receipts / LOG, "rb") as file:
             for number, line in enumerate(file, start=1):
                 entry = Entry.read(line, number)
-                if entry.kind == kind:
+                if entry.kind == "receipt":
                     yield entry.subject
     except (OSError, LedgerBroken):
         return

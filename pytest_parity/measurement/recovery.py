@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_parity.core.canonical import parse
-from pytest_parity.core.receipts import read_pair
+from pytest_parity.core.receipts import PairRecord, read_pair
 from pytest_parity.errors import EvidenceError, LedgerBroken
 from pytest_parity.evidence.names import INTENTS
 from pytest_parity.evidence.recovery import log_unlogged
@@ -47,14 +47,13 @@ def recover(workspace: Workspace) -> Recovered:
     again = log_unlogged(workspace.ledger, workspace.timestamp(), _describe)
     _sweep_locks(workspace.receipts)
     pairs, unreadable = [], list(again.unreadable)
-    known = _logged_intents(workspace.receipts)
     for key in store.open_intents():
         try:
-            intent: Any = parse(store.read_intent(key, digest=known.get(key)))
+            intent: Any = parse(store.read_intent(key))
             if intent["session"] == workspace.session or _lives(workspace.receipts, intent["session"]):
                 continue
             body = {**intent["receipt"], "recovered_at": workspace.timestamp()}
-            read_pair(key, body)
+            _check_abandoned(key, intent["session"], read_pair(key, body))
             subject = subject_of(body)
         except (EvidenceError, KeyError, TypeError, AttributeError):
             unreadable.append(key)
@@ -77,9 +76,15 @@ def _refuse_what_no_crash_leaves(workspace: Workspace) -> None:
         )
 
 
-def _logged_intents(receipts: Path) -> dict[str, str]:
-    """Digests of intents as the log has them."""
-    return {str(s["name"]): str(s["digest"]) for s in log_subjects(receipts, "intent")}
+def _check_abandoned(key: str, session: str, record: PairRecord) -> None:
+    """What an intent holds for this day is a broken pair of its own session, whatever was written into it since."""
+    if record.outcome != "broken" or record.session != session or not key.startswith(f"{session}."):
+        raise EvidenceError(
+            f"intent {key}",
+            expected="a broken pair of its own session",
+            found=f"{record.outcome}, of session {record.session}",
+            mend="It was edited: it is left where it is, and counts for nothing.",
+        )
 
 
 def _sweep_locks(receipts: Path) -> None:

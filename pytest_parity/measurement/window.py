@@ -42,15 +42,6 @@ def void_reason(window: Window) -> Reason | None:
             "one-run",
             "both sides have the same arrival times to the nanosecond: two runs that are one (T15)",
         )
-    short = [
-        r for r in (candidate, reference) if _shorter_than_asked(r, window.admitted.plan.cell.output_tokens)
-    ]
-    if len(short) == 2:
-        return Reason(
-            "short",
-            f"both sides wrote {len(short[0].transcript.words.output_ids or ()) if short[0].transcript else 0} of "
-            f"{window.admitted.plan.cell.output_tokens} tokens and gave no end token as their reason",
-        )
     stamps = candidate.transcript.clockwork.stamps, reference.transcript.clockwork.stamps
     if window.admitted.ignore_eos and stamps[0] != stamps[1]:
         return Reason(
@@ -78,10 +69,3 @@ def _arrivals(transcript: Transcript) -> tuple[int, ...]:
     """Distances of all arrivals from the request, in nanoseconds."""
     clock = transcript.clockwork
     return tuple(event.at_ns - clock.sent_ns for event in clock.events) + (clock.end_ns - clock.sent_ns,)
-
-
-def _shorter_than_asked(run: SideRun, asked: int) -> bool:
-    """Did a side stop before its limit, for no reason that the request gave it?"""
-    assert run.transcript is not None
-    words = run.transcript.words
-    return words.stop != "eos" and words.output_ids is not None and len(words.output_ids) < asked

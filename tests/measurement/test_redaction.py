@@ -253,7 +253,7 @@ class TestTheRedactor:
             (("--api-key", "abcdefgh"), ["abcdefgh"]),
             (("--api-key=abcdefgh",), ["abcdefgh"]),
             (("--API_KEY", "abcdefgh"), ["abcdefgh"]),
-            (("--token", "--abcdefgh"), []),
+            (("--token", "--abcdefgh"), ["--abcdefgh"]),
             (("--tokens", "abcdefgh"), []),
             (("--max-tokens", "123456"), []),
             (("--keep", "abcdefgh"), []),

@@ -255,9 +255,18 @@ def test_a_project_without_parity_tests_pays_nothing(tmp_path: Path) -> None:
     assert "parity:" not in ran.out
 
 
+PLAIN = """\
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a(n):
+    pass
+"""
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_without_a_parity_test_says_nothing_of_claims(tmp_path: Path, mode: str) -> None:
-    project = Project(tmp_path, claims={"same": exact_claim()}, tests="def test_a():\n    pass\n")
+    project = Project(tmp_path, claims={"same": exact_claim()}, tests=PLAIN)
     (project.root / "claims" / "x.toml").write_text("unreadable")
     ran = project.run(mode=mode)
     assert ran.status == 0
