@@ -39,7 +39,9 @@ def test_three_commands_and_the_first_one_sets_everything_up() -> None:
 
 def test_ci_runs_the_very_commands() -> None:
     assert re.search(r'^step 15 "suite" pytest$', CI, re.MULTILINE)
-    assert "pytest -m parity --depths 2048,65536" in CI
+    assert 'bash .ci/main-job "$work/receipts"' in CI
+    main_job = (ROOT / ".ci" / "main-job").read_text(encoding="utf-8")
+    assert re.search(r"^pytest -m parity --depths 2048,65536 ", main_job, re.MULTILINE)
     assert '--claims "$(cat .ci/real-tier)" --depths 512,2048' in CI
 
 

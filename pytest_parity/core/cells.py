@@ -73,15 +73,8 @@ def _without_numbers(
 ) -> CellVerdict | None:
     """Everything that is decided before any rate is looked at."""
     records = blank.records
-    lanes = {(r.candidate.engine, r.candidate.lane, r.reference.engine, r.reference.lane) for r in records}
-    if records and lanes != {(claim.candidate, claim.lane, claim.reference, claim.other_lane)}:
-        return replace(
-            blank,
-            word="INCOMPLETE",
-            sentence="other engines or lanes were measured than the claim names: "
-            + "; ".join(f"{a}/{b} against {c}/{d}" for a, b, c, d in sorted(lanes)),
-        )
-    diverged = [r for r in records if r.outcome == "diverged"]
+    named = (claim.candidate, claim.lane, claim.reference, claim.other_lane)
+    diverged = [r for r in records if r.outcome == "diverged" and _lanes_of(r) == named]
     if diverged:
         d = diverged[0].divergence
         assert d is not None
@@ -89,6 +82,14 @@ def _without_numbers(
             blank,
             word="FAIL",
             sentence=f"diverged at r{diverged[0].rep}: {_first_difference(d.kind, d.position, d.candidate_id, d.reference_id)}",
+        )
+    lanes = {_lanes_of(r) for r in records}
+    if lanes - {named}:
+        return replace(
+            blank,
+            word="INCOMPLETE",
+            sentence="other engines or lanes were measured than the claim names: "
+            + "; ".join(f"{a}/{b} against {c}/{d}" for a, b, c, d in sorted(lanes)),
         )
     edited = [r for r in records if r.claim_digest != claim.digest]
     if edited:
@@ -137,6 +138,11 @@ def _without_numbers(
             blank, word="INCOMPLETE", sentence="pairs of different engines or code are never put together"
         )
     return None
+
+
+def _lanes_of(record: PairRecord) -> tuple[str, str, str, str]:
+    ours, theirs = record.candidate, record.reference
+    return ours.engine, ours.lane, theirs.engine, theirs.lane
 
 
 def _proven(claim: Claim, verdict: CellVerdict) -> str:

@@ -88,7 +88,7 @@ def judge_rates(claim: Claim, blank: CellVerdict, control: ControlResult) -> Cel
     assert bar is not None
     decision = _decide(claim, blank.cell, records, control)
     needed = diagnostics.pairs_needed(logs, bar, decision.floor_log)
-    blank = replace(blank, decision=decision, needed=needed, notes=_notes(decision, description))
+    blank = replace(blank, decision=decision, needed=needed, notes=_notes(claim, decision, description))
     if control.diverged:
         return replace(blank, word="INVALID", sentence=control.why)
     if claim.kind == "point":
@@ -158,17 +158,13 @@ def _decide(
 def _by_rule(
     claim: Claim, plan: stats.StatPlan, records: Sequence[PairRecord], control: ControlResult
 ) -> stats.CellDecision:
-    """The rule, with the one objection that this room knows: an order effect beyond half the margin."""
+    """The rule of ``stats.decide`` on what this claim asks of these pairs."""
     assert claim.bar is not None and claim.metric is not None
     known = [pair for pair in (r.readings(claim.metric) for r in records) if pair is not None]
-    logs, description = _describe(claim.metric, records, [a for a, _ in known], [b for _, b in known])
+    logs, _ = _describe(claim.metric, records, [a for a, _ in known], [b for _, b in known])
     floor = control.control.floor_log if control.control is not None else None
     state = control.control.state if control.control is not None else "absent"
-    objections: list[stats.Objection] = []
-    order = description.order_effect
-    if claim.margin and order is not None and abs(order.effect_log) > claim.margin / 2:
-        objections.append("order-effect")
-    return stats.decide(logs, plan, claim.bar, floor, state, objections)
+    return stats.decide(logs, plan, claim.bar, floor, state)
 
 
 def _decided(decision: stats.CellDecision, control: ControlResult, verdict: CellVerdict) -> str:
@@ -191,10 +187,6 @@ def _decided(decision: stats.CellDecision, control: ControlResult, verdict: Cell
         )
     if decision.reason == "no-control":
         return f"no control in the session: {control.why or 'none was planned'}"
-    if decision.reason == "order-effect":
-        assert verdict.description is not None and verdict.description.order_effect is not None
-        effect = verdict.description.order_effect.effect_log * 100
-        return f"going first is worth {effect:+.1f} %, more than half the margin: mend the warm-up or the quiet period"
     if decision.reason == "floor":
         floor = (decision.floor_log or 0.0) * 100
         return (
@@ -210,10 +202,17 @@ def _decided(decision: stats.CellDecision, control: ControlResult, verdict: Cell
     return text
 
 
-def _notes(decision: stats.CellDecision, description: diagnostics.Description) -> tuple[str, ...]:
+def _notes(
+    claim: Claim, decision: stats.CellDecision, description: diagnostics.Description
+) -> tuple[str, ...]:
     notes = []
     if len(decision.plan.looks) == 2 and decision.look == 1 and decision.word in ("PASS", "MISS"):
         notes.append("look 2 not needed")
+    order = description.order_effect
+    if claim.margin and order is not None and abs(order.effect_log) > claim.margin / 2:
+        notes.append(
+            f"going first is worth {order.effect_log * 100:+.1f} %, more than half the margin: mind warm-up and quiet"
+        )
     if description.stalls_suspected:
         notes.append("stall suspected, kept: " + ", ".join(f"r{n}" for n in description.stalls_suspected))
     return tuple(notes)

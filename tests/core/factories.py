@@ -72,7 +72,9 @@ def a_transcript(
     events = (Event(first, 1), Event((first + last) // 2, 1), Event(last, len(ids or ()) - 2))
     return Transcript(
         Words(prompt, tuple(ids) if ids is not None else None, **spoken),
-        Clockwork(sent_ns, events, last + 1_000_000, {"predicted_n": 16, "predicted_ms": (last - first) / 1e6}, rss),
+        Clockwork(
+            sent_ns, events, last + 1_000_000, {"predicted_n": 16, "predicted_ms": (last - first) / 1e6}, rss
+        ),
     )
 
 
