@@ -131,7 +131,7 @@ def test_the_terminal_lists_claims_as_tests(done: tuple[Project, Ran]) -> None:
         line = rf"claims/x\.toml::{name} ?.*{shown}|{shown} +claims/x\.toml::{name}"
         assert re.search(line, ran.out), name
     summary = ran.out.split("short test summary info")[1]
-    assert "FAILED claims/x.toml::wrong - FAIL: 64 synthetic: diverged at r1" in summary
+    assert "FAILED claims/x.toml::wrong" in summary  # newer pytest adds the reason, 8.0 does not
     assert "FAILED claims/x.toml::same" not in summary
     assert not re.search(r"(Traceback|INTERNALERROR|site-packages)", ran.out)
 
