@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 4
     except ParityError as error:
         print(f"parity: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read along has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("parity: interrupted", file=sys.stderr)
