@@ -310,3 +310,40 @@ def test_events_that_carry_another_number_of_tokens_than_was_said_are_not_timed(
     fine = compare(Transcript(said, whole), Transcript(said, whole), "tokens")
     assert isinstance(fine, Exact)
     assert derive(fine).candidate.decode_tps == 2000.0
+
+
+# --- output that was held back (found by an adversary) ----------------------------------------------------
+
+
+def told(*events: tuple[int, int | None], engine: dict[str, float] | None = None) -> SideTiming:
+    """A side whose ids are known, as many as its events carry."""
+    n = sum(tokens or 0 for _, tokens in events)
+    said = Words(2048, tuple(range(n)), "abc", "limit")
+    mine = clock(*events, engine=engine or {})
+    found = compare(Transcript(said, mine), Transcript(said, clock((1, n))), "tokens")
+    assert isinstance(found, Exact)
+    return derive(found).candidate
+
+
+def test_a_burst_that_the_engines_own_figure_contradicts_is_no_decode_rate() -> None:
+    burst = ((100, 1), *((101, 1) for _ in range(15)))
+    assert told(*burst).decode_tps == 15_000.0
+    held_back = told(*burst, engine={"predicted_n": 16, "predicted_ms": 120.0})
+    assert held_back.decode_tps is None
+    assert held_back.wall_s > 0
+
+
+def test_an_engine_that_flatters_itself_is_barred_and_the_clients_rate_stands() -> None:
+    steady = tuple((100 + 10 * n, 1) for n in range(16))
+    found = told(*steady, engine={"predicted_n": 16, "predicted_ms": 15.0})
+    assert found.decode_tps == 100.0
+    assert found.engine_barred is not None
+
+
+def test_a_first_event_with_more_than_half_of_the_output_bounds_no_decode() -> None:
+    assert told((100, 9), (110, 7)).decode_tps is None
+    assert told((100, 8), (110, 8)).decode_tps == 800.0
+
+
+def test_text_before_the_first_id_is_not_the_first_token() -> None:
+    assert told((1, None), (500, 1), (510, 1)).ttft_s == 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from raw_server import LAST_CHUNK, STREAM_HEAD, Step, chunk, plain, raw_server, sse, stream
@@ -437,3 +438,24 @@ def test_a_repeat_that_is_none(repeat: Sequence[Step], text: str) -> None:
 def test_broken_streams_end_in_one_of_our_errors(script: Sequence[Step], kind: type[EngineError]) -> None:
     with pytest.raises(kind):
         generate(script)
+
+
+@pytest.mark.parametrize(
+    ("counters", "found"),
+    [
+        ({"draft_n": 2, "draft_n_accepted": 1000}, "1000 accepted of 2 drafted, 4 written"),
+        ({"draft_n": 9, "draft_n_accepted": 5}, "5 accepted of 9 drafted, 4 written"),
+        ({"draft_n": 2, "draft_n_accepted": 3}, "3 accepted of 2 drafted, 4 written"),
+    ],
+)
+def test_counters_that_cannot_be_are_refused(counters: dict[str, Any], found: str) -> None:
+    with pytest.raises(MalformedReply) as caught:
+        generate(stream(*FOUR, final(**counters)))
+    assert "no more accepted tokens than were drafted and written" in str(caught.value)
+    assert found in str(caught.value)
+
+
+@pytest.mark.parametrize("rounds", [0, 5])
+def test_rounds_that_cannot_be_are_refused(rounds: int) -> None:
+    with pytest.raises(MalformedReply, match="expected 1 to 4 rounds; found"):
+        generate(stream(*FOUR, final(rounds=rounds)))

@@ -18,10 +18,10 @@ from pytest_parity import evidence
 from pytest_parity.apparatus.lease import Lease
 from pytest_parity.core.plan import Filter, make_plan
 from pytest_parity.core.receipts import read_pair
-from pytest_parity.errors import LeaseUnavailable, ReceiptExists
+from pytest_parity.errors import LeaseUnavailable, LedgerBroken, ReceiptExists
 from pytest_parity.evidence.entries import Entry
 from pytest_parity.measurement.planning import attempts, log_subjects
-from pytest_parity.measurement.recovery import alive, recover
+from pytest_parity.measurement.recovery import MOST_LEFT, alive, recover
 
 LATER = "20250102T000000Z-bbbbbb"
 SLOW = {"slow": {"argv": ("--fault", "stall-at=8:60")}}
@@ -231,3 +231,14 @@ def test_a_folder_that_is_not_there_needs_nothing(tmp_path: Path) -> None:
     found = recover(Workshop(tmp_path).workspace())
     assert (found.pairs, found.logged, found.unreadable) == ((), (), ())
     assert not (tmp_path / ".parity").exists()
+
+
+def test_a_log_that_lost_more_than_a_crash_can_is_refused(tmp_path: Path) -> None:
+    workspace = Workshop(tmp_path).workspace()
+    workspace.store.prepare()
+    for number in range(MOST_LEFT + 1):
+        workspace.store.publish(f"loose-{number}", b"{}\n")
+    with pytest.raises(
+        LedgerBroken, match=f"at most {MOST_LEFT} receipts that a crash kept out of it; found 17"
+    ):
+        recover(workspace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from project import Project, Ran, exact_claim
 
@@ -234,3 +236,11 @@ def test_a_filter_does_not_give_a_claim_back_to_the_generic_test(project: Projec
     assert "1 pair" in ran.out or "2 pairs" in ran.out
     assert "good-d64" not in ran.out
     assert "generic-d64-synthetic" in ran.out
+
+
+def test_a_claims_marker_without_the_fixture_measures_nothing_and_fails(tmp_path: Path) -> None:
+    source = 'import pytest\n\n\n@pytest.mark.parity(claim="same")\ndef test_ok():\n    pass\n'
+    project = Project(tmp_path, claims={"same": exact_claim("fused")}, tests=source)
+    ran = project.run("-m", "parity")
+    assert ran.status == 1, ran.out
+    assert "nothing was measured: the test takes no 'parity' fixture" in ran.out
